@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -28,6 +29,15 @@ MIN_PIECE = 6  # shorter constants are punctuation between values
 MAX_DEPTH = 3  # of variables that stand for others
 SOURCES = [path for top in ("zkrebalancer", "consumer_agent") for path in sorted((ROOT / top).rglob("*.py"))]
 ENDS = {"ChildError", "ConsumerError", "DeadLetterError", "FrameError"}  # that end the sidecar, with exit code 1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_collection() -> Iterator[None]:
+    """Pause the collector, which would look through all syntax trees again and again, and leave them out later."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @cache
@@ -63,29 +73,48 @@ def last_name(node: ast.AST) -> str:
 
 
 @cache
-def made() -> dict[str, list[ast.AST]]:
-    """Return name -> the texts that a function outside of classes returns, or that an error has."""
+def defined() -> dict[str, list[Path]]:
+    """Return name -> the files with a function outside of classes, or a class, of that name: few have to be parsed."""
+    found: dict[str, list[Path]] = {}
+    for path in SOURCES:
+        for name in re.findall(r"^(?:def|class) (\w+)", path.read_text(), re.MULTILINE):
+            found.setdefault(name, []).append(path)
+    return found
+
+
+@cache
+def made(name: str) -> list[ast.AST]:
+    """Return the texts that a function outside of classes returns, or that an error has."""
+    found: list[ast.AST] = []
+    for node in (node for path in dict.fromkeys(defined().get(name, ())) for node in tree_of(path).body):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            returns = (part for part in ast.walk(node) if isinstance(part, ast.Return))
+            found += [part.value for part in returns if part.value is not None]
+        elif isinstance(node, ast.ClassDef) and node.name == name:
+            calls = (part for part in ast.walk(node) if isinstance(part, ast.Call))
+            found += [part for part in calls if last_name(part.func) == "__init__"]
+    return found
+
+
+@cache
+def values(tree: ast.AST) -> dict[str, list[ast.AST]]:
+    """Return name -> what is assigned to it anywhere below, in the order of `ast.walk`."""
     found: dict[str, list[ast.AST]] = {}
-    for node in (node for path in SOURCES for node in tree_of(path).body):
-        for part in ast.walk(node):
-            if isinstance(node, ast.FunctionDef) and isinstance(part, ast.Return) and part.value is not None:
-                found.setdefault(node.name, []).append(part.value)
-            elif isinstance(node, ast.ClassDef) and isinstance(part, ast.Call) and last_name(part.func) == "__init__":
-                found.setdefault(node.name, []).append(part)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.NamedExpr):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for name in {ast.unparse(one) for target in targets for one in getattr(target, "elts", [target])}:
+                found.setdefault(name, []).append(node.value)
     return found
 
 
 def origins(part: ast.AST, function: ast.AST, tree: ast.Module) -> Iterator[ast.AST]:
     """Yield the values of a part of a line: those set to its variable, or returned by its function."""
     if isinstance(part, ast.Call) and not ast.unparse(part.func).startswith("self."):
-        yield from made().get(last_name(part.func), ())
+        yield from made(last_name(part.func))
     elif isinstance(part, ast.Name | ast.Attribute):
         name = ast.unparse(part)
-        for node in ast.walk(tree if name.startswith("self.") or name.isupper() else function):
-            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
-            flat = [one for target in targets for one in getattr(target, "elts", [target])]
-            if isinstance(node, ast.Assign | ast.NamedExpr) and name in map(ast.unparse, flat):
-                yield node.value
+        yield from values(tree if name.startswith("self.") or name.isupper() else function).get(name, ())
 
 
 def reached(line: ast.AST, function: ast.AST, tree: ast.Module, depth: int = MAX_DEPTH) -> Iterator[ast.AST]:

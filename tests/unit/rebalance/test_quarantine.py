@@ -90,8 +90,8 @@ def test_one_exception_at_the_end_of_any_step_of_a_group_delays_it_and_harms_not
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In `Scheduler.run`, keep the effects; in `Coordinator._drop`, forget less."""
-    found = [run_with_a_bug(monkeypatch, number) for number in range(1, MAX_STEPS)]
-    assert 50 < sum(found) < MAX_STEPS - 1
+    count = next(number for number in range(1, MAX_STEPS) if not run_with_a_bug(monkeypatch, number))
+    assert count > 50  # the first step that there is not
 
 
 @pytest.mark.parametrize("step", ["load", "_loaded", "begin_planning", "computed", "watched", "topics_changed"])
