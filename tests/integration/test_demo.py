@@ -19,7 +19,7 @@ from zkrebalancer.localcluster.server import child_environment
 
 SMALL = ("--members", "3", "--partitions", "6", "--seconds", "10", "--rate", "20", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "demo", *SMALL]
-OF_FORKS = [sys.executable, "-m", "tests.support.warm_demo", "demo", *SMALL]
+OF_FORKS = [sys.executable, "-m", "tests.support.warm_command", "demo", *SMALL]
 END_S = WITHIN_S
 # Both signals have one handler, so that a moment with one of them is enough here; the long tests have the others.
 INTERRUPTS = [

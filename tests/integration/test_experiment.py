@@ -18,6 +18,7 @@ from zkrebalancer.observe.reading import EventFiles, Problems
 
 SMALL = ("--members", "2", "--partitions", "6", "--settings", "tuned", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "experiment", "run", *SMALL]
+OF_FORKS = [sys.executable, "-m", "tests.support.warm_command", "experiment", "run", *SMALL]
 FOLDER = Path("scale-out", "tuned-m2-p6-s1")
 END_S = WITHIN_S
 
@@ -28,8 +29,14 @@ def experiment(tmp_path: Path) -> Iterator[WatchedCommand]:
         yield experiment
 
 
-def test_the_same_scenario_with_two_protocols(experiment: WatchedCommand, tmp_path: Path) -> None:
-    out = tmp_path / "out"
+@pytest.fixture
+def experiment_of_forks(tmp_path: Path) -> Iterator[WatchedCommand]:
+    with watched(OF_FORKS, tmp_path, END_S) as experiment:
+        yield experiment
+
+
+def test_the_same_scenario_with_two_protocols(experiment_of_forks: WatchedCommand, tmp_path: Path) -> None:
+    experiment, out = experiment_of_forks, tmp_path / "out"
     protocols = ("central-incremental", "classic-range")
     # One result exists already: a grid resumes where it was interrupted.
     there = out / "classic-cooperative" / FOLDER

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from tests.integration.scenario import remove
+from tests.support.warm_command import SHORT_PHASE_S
+from zkrebalancer.experiments import play
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.plan import Plan
 from zkrebalancer.experiments.protocols import PROTOCOLS
@@ -22,6 +24,7 @@ from zkrebalancer.protocol import paths
 
 MEMBERS, PARTITIONS = 2, 6
 BACKLOG = 5_000
+BEFORE_S = 1.0
 
 
 def hasty_steps(cast: Cast) -> list[Step]:
@@ -41,7 +44,8 @@ class Played:
         self.events = folder
 
     def play(self, scenario: Scenario) -> dict[str, Any]:
-        """Return the result of a run that settled after each step."""
+        """Return the result of a run that settled after each step, and was measured for a moment before."""
+        scenario = replace(scenario, before_s=BEFORE_S)
         cast = scenario.cast(MEMBERS, PARTITIONS, 1)
         self._casts.append(cast)
         plan = Plan(PROTOCOLS["central-incremental"], scenario, "tuned", cast, "kafka-3.9", 5)
@@ -68,7 +72,8 @@ class Played:
 
 
 @pytest.fixture
-def played(shared_cluster: LocalCluster, folder: Path) -> Iterator[Played]:
+def played(shared_cluster: LocalCluster, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    monkeypatch.setattr(play, "PHASE_S", SHORT_PHASE_S)
     played = Played(shared_cluster, folder)
     yield played
     played.clear()

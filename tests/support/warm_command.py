@@ -1,15 +1,23 @@
-"""`python -m tests.support.warm_demo demo …`: the demo with forks as its processes (`warm.py`), which do the same.
+"""`python -m tests.support.warm_command demo …`, or `experiment …`: with forks as its processes (`warm.py`).
 
-How they begin and end as new interpreters, interrupted demos show.
+They do the same. How new interpreters begin and end, interrupted demos and experiments show. The servers of an
+experiment start quickly, and its steps do not wait for a moment that a seed draws: only who measures needs these.
 """
 
 from __future__ import annotations
 
 from tests.support.warm import WarmPrograms, ending_starter
 from zkrebalancer.cli.main import main
-from zkrebalancer.experiments import demo
+from zkrebalancer.experiments import demo, plan, play
+from zkrebalancer.experiments.protocols import PHASE_S
+from zkrebalancer.localcluster.programs import QUICK_START
+
+SHORT_PHASE_S = dict.fromkeys(PHASE_S, 0.1)
 
 if __name__ == "__main__":
-    demo.LocalCluster = WarmPrograms  # type: ignore[attr-defined]  # the name by which it makes its cluster
+    # The names by which they make their clusters, and know the pauses.
+    demo.LocalCluster = plan.LocalCluster = WarmPrograms  # type: ignore[attr-defined]
+    plan.IN_PRODUCTION = QUICK_START  # type: ignore[assignment, attr-defined]
+    plan.PHASE_S = play.PHASE_S = SHORT_PHASE_S  # type: ignore[attr-defined]
     with ending_starter():
         main()
