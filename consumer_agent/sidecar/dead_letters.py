@@ -9,6 +9,7 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,18 +89,25 @@ class LetterFile(DeadLetters):
         self._path = path
         self._group = group
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
-            size_bytes = os.fstat(self._file).st_size
-            if size_bytes and os.pread(self._file, 1, size_bytes - 1) != b"\n":
-                os.write(self._file, b"\n")  # ends a partial line (the disk was full), or the next one would be lost
-            folder = os.open(path.parent, os.O_RDONLY)
-            os.fsync(folder)
-            os.close(folder)
+            self._file = self._opened()
         except OSError as error:
             raise ConfigurationError(f"dead_letter: {path} cannot be written: {error.strerror}") from None
 
+    def _opened(self) -> int:
+        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
+        size_bytes = os.fstat(file).st_size
+        if size_bytes and os.pread(file, 1, size_bytes - 1) != b"\n":
+            os.write(file, b"\n")  # ends a partial line (the disk was full), or the next one would be lost
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        return file
+
     def write(self, letter: Letter) -> None:
-        """Append a line and sync it. Several agents may share the file, also while its disk is full."""
+        """Append a line and sync it. Several agents may share the file, also while its disk is full.
+
+        Somebody may move or delete it at any time, as logrotate does: then the next one is begun.
+        """
         document = {
             "record": record_document(letter.record),
             "group": self._group,
@@ -109,13 +117,28 @@ class LetterFile(DeadLetters):
         }
         line = json.dumps(document, separators=(",", ":")).encode() + b"\n"
         try:
-            if not any(self._append(line) for _ in range(MAX_TRIES)):
-                raise DeadLetterError(f"{self._path}: other programs write parts of lines all the time")
-            os.fsync(self._file)
+            self._follow()
+            self._put(line)
+            if self._follow():  # it was moved at that moment, and may be deleted next
+                self._put(line)
         except OSError as error:
             raise DeadLetterError(f"{self._path}: a dead letter cannot be written: {error.strerror}") from None
         record = letter.record
         self._written.append(((record.topic, record.partition), record.offset))
+
+    def _follow(self) -> bool:
+        """Begin the next file if this one was moved or deleted; return whether it was."""
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self._path.stat(), os.fstat(self._file)):
+                return False
+        former, self._file = self._file, self._opened()
+        os.close(former)
+        return True
+
+    def _put(self, line: bytes) -> None:
+        if not any(self._append(line) for _ in range(MAX_TRIES)):
+            raise DeadLetterError(f"{self._path}: other programs write parts of lines all the time")
+        os.fsync(self._file)
 
     def _append(self, line: bytes) -> bool:
         """Append in one call; return whether the line is whole: it may be glued to a part of another agent's line."""

@@ -78,3 +78,29 @@ def test_a_letter_is_whole_though_another_agent_has_written_half_of_its_own(tmp_
     other.close()
     _torn, *whole = path.read_text().splitlines()
     assert [json.loads(line)["record"]["offset"] for line in whole] == [3, 3]
+
+
+def test_a_letter_is_not_lost_with_a_file_that_was_moved(tmp_path: Path) -> None:
+    """By logrotate, which then compresses and deletes it, or by a person who works on its letters."""
+    path, moved = tmp_path / "dead.jsonl", tmp_path / "dead.jsonl.1"
+    letters = LetterFile(path, "g")
+    letters.write(LETTER)
+    path.rename(moved)
+    letters.write(LETTER)
+    assert path.read_text()
+    assert moved.read_text()
+    path.unlink()
+    letters.write(LETTER)
+    sync = os.fsync
+
+    def move_then_sync(file: int) -> None:
+        if not moved.exists():
+            path.rename(moved)
+        sync(file)
+
+    moved.unlink()
+    with mock.patch("os.fsync", side_effect=move_then_sync):
+        letters.write(LETTER)
+    assert letters.written() == [(("t", 0), 3)] * 4
+    letters.close()
+    assert [len(one.read_text().splitlines()) for one in (path, moved)] == [1, 2]
