@@ -52,6 +52,7 @@ SESSION_TIMEOUT_MS = 10_000
 TOPIC_NODE_VERSION = 3  # as written by Kafka 3.x
 BROKER_NODE_VERSION = 5
 CONTROLLER = "/controller"  # ephemeral in ZooKeeper mode; persistent, or absent, once Kafka has moved to KRaft
+OF_BROKERS = "brokers keep their metadata in ZooKeeper, and write these nodes themselves: end this mirror"
 MAX_DELETES = 500  # in one transaction
 PARENTS = (paths.BROKER_IDS, paths.BROKER_TOPICS)
 _log = logging.getLogger(__name__)
@@ -296,6 +297,9 @@ class Mirror:
         nodes = read_nodes(client, found)
         believed = self._without_doubtful(found.kafka, nodes)
         changes = plan(believed, nodes, self._missing, time.time_ns() // 1_000_000)
+        if changes and _is_of_brokers(client):
+            self._settled = None
+            return {CONTROLLER: OF_BROKERS}
         refused = carry_out(client, changes)
         self._missing = missing_topics(found.kafka, nodes)
         unlisted = self._missing | (nodes.topics.keys() & found.kafka.refused.keys())
@@ -372,6 +376,12 @@ def _contents(client: BlockingZk, parent: str, names: tuple[str, ...], refused: 
         if isinstance(reply, Refused) and reply.refusal not in ABSENT
     }
     return {name: reply.content for name, reply in known.items() if isinstance(reply, Content)}
+
+
+def _is_of_brokers(client: BlockingZk) -> bool:
+    """Whether Kafka runs in ZooKeeper mode here: it would lose a broker that starts, or a reassignment."""
+    controller = client.perform(Get(CONTROLLER), frozenset(Refusal))
+    return isinstance(controller, Content) and bool(controller.stat.ephemeral_owner)
 
 
 def carry_out(client: BlockingZk, transactions: list[Multi]) -> dict[str, str]:

@@ -142,6 +142,22 @@ def test_while_kafka_keeps_its_topics_in_zookeeper_nothing_of_them_is_deleted() 
     assert not client.topics()
 
 
+def test_a_mirror_beside_brokers_that_write_these_nodes_themselves_writes_none() -> None:
+    """In `Mirror._make_equal`, do not look whose nodes they are: a broker that starts loses its registration."""
+    one, client = new_mirror(), MirrorClient()
+    session = client.model.open()
+    client.model.perform(Multi((Create("/controller", b"{}", ephemeral=True),)), session.session_id)
+    client.create(f"{paths.BROKER_IDS}/2")  # it registers before others know it
+    client.create(paths.topic("u"))
+    before = dict(client.model.nodes)
+    rounds(one, client, kafka(t=topic("id1", 1)))
+    assert client.model.nodes == before
+    assert one.health().faults == ["ZooKeeper refuses 1 nodes or topics"]
+    client.model.end(session)
+    rounds(one, client, kafka(t=topic("id1", 1)))
+    assert client.topics().keys() == {"t"}
+
+
 def test_after_a_round_without_zookeeper_nothing_counts_that_was_found_before() -> None:
     """In `Mirror.write`, go on with the topics that were missing, or with a state that had nothing to do."""
     both, one_left = kafka(t=topic("id1", 1), u=topic("id2", 1)), kafka(u=topic("id2", 1))
