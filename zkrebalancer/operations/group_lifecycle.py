@@ -169,7 +169,11 @@ def _delete_below(zk: BlockingZk, group: str, nodes: GroupNodes) -> None:
     others = [path for path in nodes.every if path.count("/") > depth_of_folders and path not in offsets]
     # Lives last: a group that goes on without them would count from its generation again, and sinks ignore lower ones.
     others.sort(key=lambda path: path.startswith(paths.lives(group) + "/"))
-    waiting: list[Operation] = [Delete(path) for path in (*nodes.offsets, *others)]
+    # A region's order first: it is made anew, with a reset. With the former one, members would go on with their states,
+    # and without offsets.
+    order = [path for path in others if path == paths.region(group, "order")]
+    rest = (path for path in (*nodes.offsets, *others) if path not in order)
+    waiting: list[Operation] = [Delete(path) for path in (*order, *rest)]
     with starts_paused(zk, group, "began to delete the group") as pause:
         while waiting:
             pause.write(zk, waiting)

@@ -211,6 +211,26 @@ def test_a_deletion_that_is_killed_after_any_call_leaves_a_group_that_goes_on_an
     assert not nodes_of(world)
 
 
+@pytest.mark.usefixtures("small_transactions")
+def test_of_a_region_no_offset_is_deleted_before_its_order() -> None:
+    """If the deletion is killed, its members are reset. In `_delete_below`, delete the order with the others."""
+    partial = 0
+    for calls in range(1, MAX_CALLS):
+        world = with_offsets()
+        for path in (paths.region(GROUP), paths.region(GROUP, "order")):
+            world.zk.perform(Multi((Create(path),)))
+        try:
+            delete(Client(world, calls, is_last_lost=False))
+        except KilledError:
+            left = len(stored_offsets(world))
+            partial += 0 < left < PARTITIONS
+            assert left == PARTITIONS or paths.region(GROUP, "order") not in world.zk.nodes
+        else:
+            break
+    assert partial >= PARTITIONS - 1
+    assert not nodes_of(world)
+
+
 class Met(Client):
     """While it deletes offsets, a consumer registers, which must start at all of them or at none."""
 
