@@ -8,6 +8,7 @@ operation does not stop the group for long, and one that was too slow can write 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -42,6 +43,7 @@ RENEW_AFTER_S = 10.0  # without a write, so that several slow readings do not ex
 MAX_SILENT_S = 30.0  # without a write: half of the coordinator's limit
 CLEANUP_TIMEOUT_S = 1.0
 CLEANUP_INTERVAL_S = 0.05
+_log = logging.getLogger(__name__)
 
 
 class OffsetsRefusedError(RebalancerError):
@@ -56,6 +58,7 @@ class Pause:
     node: Content  # the former settings; only their version has changed since
     change: LastChange  # what the pause is for
     version: int = field(init=False)
+    has_written: bool = field(default=False, init=False)  # an operation, with which it was renewed
     name: str = field(default_factory=lambda: uuid4().hex)
     _written_us: int = field(default=0, init=False)  # when it was renewed last
 
@@ -106,6 +109,7 @@ class Pause:
         if not isinstance(reply, Done):
             raise OffsetsRefusedError(f"group {self.group} changed while its offsets were written; try again")
         del waiting[: sum(not isinstance(done, Check) for done in guarded[:fitting])]
+        self.has_written = self.has_written or fitting > 0
         self.version += 1
         self._written_us = asked_us
 
@@ -138,6 +142,8 @@ def starts_paused(zk: BlockingZk, group: str, what: str) -> Iterator[Pause]:
         refuse_consumers(zk, group)
         yield pause
     except BaseException:
+        if pause.has_written:
+            _log.warning("group %s: cut off half-way: repeat this before the consumers of the group start", group)
         with suppress(RebalancerError):  # the first error says why nothing was written
             _resume(zk, pause)
         raise

@@ -207,3 +207,31 @@ def test_who_reset_is_in_the_settings_afterwards() -> None:
     named = last_change.read(node.content, node.version)
     assert named is not None
     assert named.what == "reset offsets"
+
+
+class Interrupted(Recording):
+    """Ctrl-C comes once so many transactions are done."""
+
+    def __init__(self, done: int) -> None:
+        super().__init__()
+        self.done = done
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        if isinstance(call, Multi) and len(self.performed) == self.done:
+            self.done = -1  # not in the clean-up, too
+            raise KeyboardInterrupt
+        return super().perform(call, expected)
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_who_interrupts_a_reset_is_told_whether_a_part_of_it_is_written(
+    done: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Consumers would start at offsets of which some are the former ones."""
+    monkeypatch.setattr(starts_pause, "MAX_WRITES_PER_TRANSACTION", 2)
+    client = Interrupted(done)
+    with pytest.raises(KeyboardInterrupt):
+        reset(client)
+    assert client.offsets().count(9) == 2 * (done - 1)
+    assert ("cut off half-way: repeat this" in caplog.text) == (done > 1)
+    assert not client.is_paused()
