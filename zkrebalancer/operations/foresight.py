@@ -22,6 +22,7 @@ from zkrebalancer.operations import loads
 from zkrebalancer.operations.evict import first_names
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Refusal
+from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.obstacles import REFUSED
@@ -47,17 +48,24 @@ class Foreseen:
     notes: list[str] = field(default_factory=list)
 
 
-def foresee(zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka: Mapping[str, str] | None) -> Foreseen:
+def foresee(
+    zk: BlockingZk,
+    report: GroupReport,
+    settings: GroupSettings,
+    kafka: Mapping[str, str] | None,
+    topics: Mapping[str, Topic] | None = None,
+) -> Foreseen:
     """Return what the group's next rebalance would move under these settings.
 
-    `kafka`: settings of librdkafka, to read lag if the strategy weighs it.
+    `kafka`: settings of librdkafka, to read lag if the strategy weighs it. `topics`: those of the cluster, if they were
+    read for another group.
 
     Raises:
         UnknownStrategyError, OptionError: the settings' strategy or options.
         KafkaOffsetsError: no broker answers.
 
     """
-    view, planning, problem, notes = _read_problem(zk, report, settings, kafka)
+    view, planning, problem, notes = _read_problem(zk, report, settings, kafka, topics)
     transition = answer(planning.task(0, problem), STRATEGIES)
     away = problem.members.keys() - view.members.keys()
     holder = {tp: consumer for consumer in view.members for tp in view.held_by(consumer)}
@@ -146,11 +154,17 @@ def _why_it_stays(member: Member) -> str:
 
 
 def _read_problem(
-    zk: BlockingZk, report: GroupReport, settings: GroupSettings, kafka: Mapping[str, str] | None
+    zk: BlockingZk,
+    report: GroupReport,
+    settings: GroupSettings,
+    kafka: Mapping[str, str] | None,
+    topics: Mapping[str, Topic] | None = None,
 ) -> tuple[GroupView, Planning, Problem, list[str]]:
     """Return the group under these settings, the coordinator's problem as far as it can be read, and notes."""
     strategy(settings.strategy)
-    subscriptions, notes = _read_topics(zk), report.problems.lines()
+    subscriptions, notes = Subscriptions(), report.problems.lines()
+    for name, topic in (inspection.read_topics(zk) if topics is None else topics).items():
+        subscriptions.set_topic(name, topic)
     known = report.view.members
     out_of_reach = _out_of_reach(zk, report.view, notes)
     members = {name: replace(known[name], is_refused=name in out_of_reach) for name in known} if out_of_reach else known
@@ -217,10 +231,3 @@ def _weighed(zk: BlockingZk, group: str, problem: Problem, kafka: Mapping[str, s
         notes.append(f"weights are not used: {read.refused}")
     lag = {topic: lag_of(ends, read.committed[topic]) for topic, ends in read.ends.items()}
     return replace(problem, lag=lag, rate=dict(read.expected), racks=read.racks)
-
-
-def _read_topics(zk: BlockingZk) -> Subscriptions:
-    subscriptions = Subscriptions()
-    for name, topic in inspection.read_topics(zk).items():
-        subscriptions.set_topic(name, topic)
-    return subscriptions

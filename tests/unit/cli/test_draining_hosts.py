@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from tests.unit.operations.model_client import ModelClient
 from zkrebalancer.cli.groups.draining import LeftOutError
 from zkrebalancer.operations.group_lifecycle import create_group
 from zkrebalancer.protocol import paths, settings
+from zkrebalancer.protocol.calls import Call, Get, Reply
 from zkrebalancer.protocol.registration import STATIC, Registration, encode
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -100,3 +101,19 @@ def test_a_group_with_settings_of_a_newer_release_keeps_no_other_from_being_drai
     assert result.stdout.splitlines()[-1] == "b1 is drained in a, c"
     assert str(result.exception).startswith(f"left out: group bad ({why}")
     assert drained_in(commands) == ["a", "c"]
+
+
+def test_topics_are_read_once_for_all_groups(
+    commands: Commands, zk: ModelClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_in_every_group`, let each group read them: with thousands of both, a drain takes minutes."""
+    read: list[str] = []
+    perform = commands.world.zk.perform
+
+    def noted(call: Call, *arguments: Any) -> Reply:
+        read.append(call.path if isinstance(call, Get) else "")
+        return perform(call, *arguments)
+
+    monkeypatch.setattr(zk.model, "perform", noted)
+    commands.run("drain", "--host", "b1", "--yes")
+    assert read.count(paths.topic("t")) == 1

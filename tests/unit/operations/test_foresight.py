@@ -15,7 +15,7 @@ from zkrebalancer.assignment.explanation import Explanation
 from zkrebalancer.assignment.loads import to_offsets
 from zkrebalancer.assignment.model import Racks
 from zkrebalancer.observe import inspection
-from zkrebalancer.operations import foresight, loads
+from zkrebalancer.operations import loads
 from zkrebalancer.operations.foresight import Foreseen, UnknownPartitionError, foresee, foresee_one
 from zkrebalancer.operations.loads import StoredLoads
 from zkrebalancer.protocol import paths, settings
@@ -208,7 +208,7 @@ def test_topics_that_cannot_be_read_are_as_if_they_were_not() -> None:
     client.create(f"{paths.BROKER_TOPICS}/a b", b'{"partitions":{"0":[1]}}')
 
     assert foreseen(world).moves == []
-    assert set(foresight._read_topics(client_of(world)).topics) == {"t"}
+    assert set(inspection.read_topics(client_of(world))) == {"t"}
 
 
 def test_settings_that_are_not_written_yet_decide() -> None:

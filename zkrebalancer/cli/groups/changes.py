@@ -18,6 +18,7 @@ from zkrebalancer.operations import configure as operation
 from zkrebalancer.operations.configure import Altered
 from zkrebalancer.operations.foresight import Foreseen, foresee
 from zkrebalancer.protocol.calls import Content
+from zkrebalancer.protocol.cluster_nodes import Topic
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
@@ -86,8 +87,14 @@ class Change:
         show_foreseen(self.foreseen)
 
 
-def prepare(zk: BlockingZk, group: str, altered: Altered, kafka: Mapping[str, str] | None) -> Change:
-    """Return what would change in a group.
+def prepare(
+    zk: BlockingZk,
+    group: str,
+    altered: Altered,
+    kafka: Mapping[str, str] | None,
+    topics: Mapping[str, Topic] | None = None,
+) -> Change:
+    """Return what would change in a group; `topics`: see `foresee`.
 
     Raises:
         ConfigurationError: the new settings are not allowed.
@@ -99,7 +106,7 @@ def prepare(zk: BlockingZk, group: str, altered: Altered, kafka: Mapping[str, st
     after = operation.checked(altered(report))
     old, new = asdict(before), asdict(after)
     changes = {key: {"before": old[key], "after": new[key]} for key in new if old[key] != new[key]}
-    return Change(group, node, after, changes, foresee(zk, report, after, kafka))
+    return Change(group, node, after, changes, foresee(zk, report, after, kafka, topics))
 
 
 def write(zk: BlockingZk, change: Change) -> None:

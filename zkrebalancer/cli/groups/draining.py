@@ -17,6 +17,7 @@ from zkrebalancer.cli.groups.changes import (
     prepare,
     write,
 )
+from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import UnknownGroupError
 from zkrebalancer.operations import drain as operation
 from zkrebalancer.operations.configure import Altered, SettingsChangedError
@@ -116,10 +117,11 @@ def _in_every_group(zookeeper: str, host: str, altered: Altered, asked: Asked, *
     with BlockingZk(zookeeper) as zk:
         found, refused = operation.groups_of_host(zk, host, is_drain=is_drain)
         failures = [str(error) for error in refused]  # each has the node's path
+        topics = inspection.read_topics(zk)  # once: there may be thousands, and as many groups
         every: list[Change] = []
         for name in found:
             with _noted(failures, name):
-                every.append(prepare(zk, name, altered, asked.kafka))
+                every.append(prepare(zk, name, altered, asked.kafka, topics))
         every = [change for change in every if change.changes]
         if not asked.as_json:
             _show(every)
