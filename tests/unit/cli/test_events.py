@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner, Result
 
 from zkrebalancer.cli.events import events, line
+from zkrebalancer.cli.open_files import allow_open_files
 from zkrebalancer.experiments import tail
 from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.observe.reading import REORDERED_LINES, NoEventsError
@@ -160,6 +162,15 @@ def test_many_files_are_read_as_far_as_the_system_allows(tmp_path: Path, argumen
     command = [sys.executable, "-c", program, "events", str(tmp_path), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_limit_of_open_files_that_may_not_be_raised_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `allow_open_files`, expect OSError only: of EPERM, as by a filter of calls, Python makes a ValueError."""
+    refused = mock.Mock(side_effect=ValueError("not allowed to raise maximum limit"))
+    monkeypatch.setattr(resource, "getrlimit", lambda _kind: (10, 100))
+    monkeypatch.setattr(resource, "setrlimit", refused)
+    allow_open_files(50)
+    refused.assert_called_once_with(resource.RLIMIT_NOFILE, (50, 100))
 
 
 def test_names_in_problems_cannot_command_the_terminal(tmp_path: Path) -> None:
