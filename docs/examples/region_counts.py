@@ -1,9 +1,23 @@
 """Counts for the examples of regions: a state in memory, and its copies in a folder that a restarted process sees."""
 
 import json
+import os
 from pathlib import Path
 
 from consumer_agent.region import Checkpoint
+
+
+def write_durably(file: Path, text: str) -> None:
+    """Write a file that is whole or not there, also after a power failure: the offsets of its state follow."""
+    new = file.with_suffix(f".{os.getpid()}")
+    with new.open("w") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    new.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
 
 
 class Counts:
@@ -27,9 +41,7 @@ class Counts:
 
     def store(self, checkpoint: Checkpoint) -> None:
         """Store the counts durably under the number of a checkpoint, or not at all."""
-        file = self._file(checkpoint)
-        file.with_suffix(".new").write_text(json.dumps(self._counts))
-        file.with_suffix(".new").replace(file)
+        write_durably(self._file(checkpoint), json.dumps(self._counts))
 
     def restore(self, checkpoint: Checkpoint | None) -> None:
         """Become as in a checkpoint, None: as at the very beginning."""

@@ -10,6 +10,8 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from region_counts import write_durably
+
 from consumer_agent import Consumer, TopicPartition
 from consumer_agent.region import Checkpoint, ConsistentRegion
 
@@ -25,9 +27,7 @@ def copy(partition: TopicPartition, offset: int) -> Path:
 def store(checkpoint: Checkpoint) -> None:
     """Store the states of some partitions durably."""
     for partition, offset in (checkpoint.offsets or {}).items():
-        file = copy(partition, offset or 0)
-        file.with_suffix(f".{os.getpid()}").write_text(json.dumps(counts[partition]))
-        file.with_suffix(f".{os.getpid()}").replace(file)
+        write_durably(copy(partition, offset or 0), json.dumps(counts[partition]))
 
 
 def restore(checkpoint: Checkpoint | None) -> None:
