@@ -22,6 +22,7 @@ from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.last_change import MAX_WHAT
+from zkrebalancer.region.documents import Settings, encode_settings
 
 
 def on(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
@@ -152,3 +153,24 @@ def test_a_closed_input_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not settings.decode(world.zk.nodes[paths.group(GROUP)].content).frozen
     told = run("delete", GROUP)
     assert (told.exit_code, "confirm with --yes" in told.output) == (2, True)
+
+
+@pytest.mark.parametrize("has_region", [True, False])
+def test_a_region_that_keeps_its_states_is_named_before_offsets_are_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_region: bool
+) -> None:
+    """In `reset`, `restore_offsets` or `import_offsets`, do not call `note_states`: records are counted twice."""
+    world = world_with()
+    on(monkeypatch, world)
+    offsets = [Create(paths.offsets(GROUP, "t")), Create(paths.offsets(GROUP, "t", 0), b"5")]
+    content = encode_settings(Settings("counts", "group", 10_000)) if has_region else b""
+    world.zk.perform(Multi((*offsets, Create(paths.region(GROUP), content))))
+    file = tmp_path / "offsets.csv"
+    file.write_text("t,0,7\n")
+    for command in (
+        ("reset-offsets", GROUP, "--to-offset", "1"),
+        ("offsets", "import", GROUP, str(file)),
+        ("offsets", "restore", GROUP),
+    ):
+        told = run(*command, "--dry-run").stderr
+        assert ("note: group g has a consistent region: its members keep the states" in told) is has_region

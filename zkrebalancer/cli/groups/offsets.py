@@ -13,6 +13,7 @@ import click
 from rich.table import Table
 
 from zkrebalancer.cli import options, questions
+from zkrebalancer.cli.groups.regions import note_states
 from zkrebalancer.cli.tables import console
 from zkrebalancer.operations import audit, move_offsets, offset_file
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
@@ -69,6 +70,7 @@ def restore(
       zkrebalancer groups offsets restore payments --topic orders --dry-run --zookeeper localhost:2181/kafka
     """
     with BlockingZk(zookeeper) as zk:
+        note_states(zk, group)
         changes = restore_offsets(zk, group, topics, copies, dry_run=True)
         dry_run = dry_run or not (yes or _may_replace(changes, as_json=as_json))
         if not dry_run:
@@ -190,6 +192,8 @@ def import_offsets(
             return put(zk, group, offsets, dry_run)
 
     changes = store(dry_run=True)
+    with BlockingZk(zookeeper) as zk:
+        note_states(zk, group)
     move_offsets.refuse_outside_log(kafka, offsets)
     dry_run = dry_run or not (yes or _may_replace(changes, as_json=as_json))
     if not dry_run:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.groups.changes import Asked, yes_option
+from zkrebalancer.cli.groups.regions import note_states
 from zkrebalancer.cli.tables import console
 from zkrebalancer.operations import audit, kafka_offsets
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
@@ -74,6 +75,7 @@ def reset(
 
     asked = Asked(dry_run, yes, kafka, as_json)
     with BlockingZk(zookeeper) as zk:
+        note_states(zk, group)
         in_kafka = StoredInKafka(kafka, group) if kafka is not None else None
         if asked.asks and not _is_confirmed(reset_offsets(zk, group, new_offsets, dry_run=True, kafka=in_kafka), asked):
             click.echo("nothing was reset")
