@@ -205,6 +205,8 @@ class Setting:
             self.consumer.subscribe(["orders"], on_assign=self._note("assign"), on_revoke=self._note("revoke"))
             self.consumer.poll(0.0)
         self.frontend = self.consumer._frontend
+        assert self.frontend._dropped is not None
+        self.frontend._dropped.detach()  # it would keep the engine, and with `_machine` this: gigabytes in a long run
         self.shared = self.frontend.shared
         machine_thread = self.frontend.machine_thread
         assert machine_thread is not None
