@@ -257,6 +257,8 @@ class ConsistentRegion:
         advances = self._progress.advances(batch)
         if moved or len(advances) < len(batch):
             sink.begin(self.group, {})
+            refused = batch.keys() & self._progress.refused.keys()
+            self._consumer.pause(self._held(refused))  # the application may have resumed them
             return self._return_again(advances)
         refused = sink.begin(self.group, advances)
         if refused:

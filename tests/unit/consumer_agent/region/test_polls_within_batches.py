@@ -100,6 +100,20 @@ def test_a_partition_that_comes_back_within_a_transaction_is_claimed_by_the_next
     assert setting.rest() == list(range(COUNT))
 
 
+def test_what_another_consumer_has_claimed_is_paused_again_if_the_application_resumes_it() -> None:
+    """In `ConsistentRegion._begin`, forget it: no batch with such records is stored, for as long as there are any."""
+    setting = RegionSetting()
+    second_batch(setting)
+    assert SqliteSink(setting.database).claim("g", [Claim(PARTITION, 2, "id", 0, 5)]) == {PARTITION: 5}
+    setting.one_batch()
+    assert setting.consumer.paused() == [PARTITION]
+    setting.consumer.resume(setting.consumer.paused())
+    setting.in_own_thread(setting.fetcher_round)
+    setting.one_batch()
+    assert setting.consumer.paused() == [PARTITION]
+    assert setting.results() == FIRST
+
+
 def give_up(setting: RegionSetting) -> None:
     setting.shared.stop([PARTITION])
     setting.shared.tell(Tell.REVOKE, [PARTITION], 7)
