@@ -141,7 +141,8 @@ class Departures:
         if reply in {Refused(Refusal.NO_NODE, at), Refused(Refusal.NOT_EMPTY, at)} and deletes[at].path == given:
             self._view.recorded.discard(consumer)  # gone with its group, or deleted by hand; or a foreign node is below
         if isinstance(reply, Refused) and tries == 0:
-            self._scheduler.warn(f"the nodes that {consumer} left behind could not be removed")
+            path = paths.channel(self._view.group, consumer)  # tried again with each reading of the group
+            self._scheduler.complain(path, f"the nodes that {consumer} left behind could not be removed")
         elif isinstance(reply, Refused) or not is_last:
             self.sweep(consumer, tries - isinstance(reply, Refused))
         else:

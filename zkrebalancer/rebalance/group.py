@@ -208,8 +208,8 @@ class Group:
 
     def _loaded(self, reader: GroupReader) -> None:
         """Keep what was read, and begin to adopt it."""
-        for problem in reader.problems.logged():
-            self._scheduler.warn(problem)
+        for problem in reader.problems.logged():  # every few minutes, for as long as nobody mends it
+            self._scheduler.complain(f"{paths.group(self.name)}: {problem}", problem)
         view, new = self.view, reader.view
         gone = [member for name, member in sorted(view.members.items()) if name not in new.members]
         self._vacancies.follow(view, new, gone, self._scheduler.now.mono_us)

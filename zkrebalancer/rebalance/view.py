@@ -290,6 +290,7 @@ class GroupView(OffsetMarks):
             member, before = other.members[consumer], self.members[consumer]
             member.failed_tries, member.refused_tries = before.failed_tries, before.refused_tries
             member.registration = member.registration or before.registration
+            member.pattern_refused = before.pattern_refused and member.registration == before.registration
             member.recorded_instance = before.recorded_instance
         hides_all = other.hides(paths.static(self.group))
         hidden = {name for name, version in other.unreadable_statics.items() if version == ANY_VERSION}

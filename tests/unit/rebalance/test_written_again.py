@@ -7,7 +7,7 @@ import pytest
 from tests.support.groups import answer_one, read_paths, require_eviction_despite, world_with
 from tests.support.world import GROUP, SESSION_MS, World
 from zkrebalancer.protocol import paths, registration
-from zkrebalancer.protocol.calls import Done, Multi, SetContent
+from zkrebalancer.protocol.calls import Create, Done, Multi, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
 
 TIMEOUT_MS = 10_000
@@ -124,3 +124,20 @@ def test_a_large_registration_that_is_written_all_the_time_is_read_now_and_then_
         write(world, path, registration.encode(known._replace(capacity=capacity)))
         world.pass_time(10)
     assert read.count(path) == count + 3
+
+
+def test_what_is_wrong_with_a_node_is_logged_ever_more_rarely_while_its_group_is_reconciled() -> None:
+    """In `Group._loaded`, log all at each reading."""
+    world = world_with(GroupSettings(), "a")
+    world.zk.perform(Multi((Create(paths.static(GROUP, "x"), b"junk"), Create(paths.static(GROUP, "y"), b"junk"))))
+    world.pass_time(12 * 3_600_000)
+    for name in "xy":
+        assert 10 < sum(f"static member {name}: " in text for text in world.warnings) < 25
+
+
+def test_a_wildcard_that_does_not_compile_is_logged_once_while_its_group_is_reconciled() -> None:
+    """In `GroupView.become`, do not keep that it was logged."""
+    world = world_with(GroupSettings(), "a")
+    world.add_agent("b", {"(": 1}, pattern="white_list")
+    world.pass_time(2 * 3_600_000)
+    assert sum("b-1 gets nothing" in text for text in world.warnings) == 1
