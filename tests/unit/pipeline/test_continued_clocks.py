@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from zkrebalancer.pipeline.schema import BOUNDS, FOREVER_US
 
 SEEDS = range(40)
 RUNS_OF_SPARK = range(6)
+FEW_RUNS_OF_SPARK = (0, 2, 5)  # clocks are known better, soon and late; events come late, those of a file, too
 PIECES = 6
 RESTART = 4  # before this piece
 WAIT_US = 10_000_000
@@ -174,8 +175,13 @@ def pieces(seed: int) -> list[list[tuple[str, str, int, int, str]]]:
     return found
 
 
+@pytest.mark.parametrize("seeds", [FEW_RUNS_OF_SPARK, pytest.param(RUNS_OF_SPARK, marks=pytest.mark.long)])
 def test_pieces_of_several_hosts_make_the_tables_of_a_whole(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    seeds: Sequence[int],
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """In `AlignedRun.take_new`, do not place again what waits."""
     for module, name, value in ((run, "LATE_US", 1_000_000), (keeping, "SLICE_EVENTS", 50), (tables, "MERGED", 3)):
@@ -188,7 +194,7 @@ def test_pieces_of_several_hosts_make_the_tables_of_a_whole(
         return parts
 
     monkeypatch.setattr(AlignedRun, "go_back", counted)
-    out = require_same(spark, [pieces(seed) for seed in RUNS_OF_SPARK], tmp_path, RESTART)
+    out = require_same(spark, [pieces(seed) for seed in seeds], tmp_path, RESTART)
     assert any("its clocks are known better" in line for line in caplog.messages)
     assert any(went_back)
     assert {path.parent.name for path in (out / RUNS).glob("run_id=*/*")} >= {tables.part_of("run-0")}
