@@ -437,6 +437,8 @@ class Member:
         elif self.lane.writer is not None:
             self.lane.writer.handle_outcome(outcome)
             self.late_beginnings.keep(self.lane.record.partitions)
+            if isinstance(self.lane.writer, Stop) and outcome is not Outcome.CANCELLED:
+                self.commits.handle_given_up(self.lane.failure)
             if isinstance(self.lane.writer, Start) and outcome is not Outcome.CANCELLED:
                 self.late_beginnings.add(self.lane.writer.unanswered, self.lane.writer.late, self.lane.writer.hidden)
             if self.lane.writer is self.work and self.is_fenced and outcome is not Outcome.CANCELLED:

@@ -56,6 +56,24 @@ def test_who_has_never_been_in_the_group_has_nothing_to_commit_and_who_has_lost_
     assert driver.step(CommitRequested(99)) == [CommitFinished((99,), "the consumer is in no group")]
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_commit_that_waits_fails_if_a_final_offset_was_not_stored(driver: Driver, *, is_cancelled: bool) -> None:
+    """In `Member._write_ended`, forget that: the commit was confirmed, and the next owner read the records again.
+
+    In `Commits`, keep the failure: every later commit failed. Or note it although the stop is cancelled.
+    """
+    driver.progress(driver.stop(frozenset({T0})), {T0: Position(12, 12), T1: Position(21, 21)})
+    driver.step(CommitRequested(99))
+    driver.answer_write(Refused(Refusal.NO_AUTH, 2))
+    effects = driver.answer_write(Refused(Refusal.NO_NODE, 1) if is_cancelled else Done((2, None)))
+    kept = {T0: Position(10, 10)} if is_cancelled else {}
+    driver.progress(effects, {T1: Position(21, 21), **kept})
+    (finished,) = of_type(driver.answer_write(Done((None, 1))), CommitFinished)
+    assert finished.tokens == (99,)
+    assert (finished.error is None) is is_cancelled
+    assert commit(driver, {T1: 21} | ({T0: 10} if is_cancelled else {}), 100) == [CommitFinished((100,))]
+
+
 def test_a_commit_of_nothing_new_is_over_at_once(driver: Driver) -> None:
     assert commit(driver, {T0: 10, T1: 20}) == [CommitFinished((99,))]
 
