@@ -206,11 +206,11 @@ class _Barrier:
         begin += [Create(holder, ephemeral=True), *self._without_former_leaders()]
         self.fence = Check(holder, 0)
         try:
-            reply = self.zk.perform(Multi(tuple(begin)), CHANGED)
+            is_refused = isinstance(self.zk.perform(Multi(tuple(begin)), CHANGED), Refused)
         except BaseException:  # Ctrl-C, or the connection broke: perhaps it was performed
             self._give_up()
             raise
-        if isinstance(reply, Refused):
+        if is_refused:
             raise RestoreRefusedError("a coordinator leads here, or a restore runs; stop all coordinators first")
         return self
 
@@ -236,6 +236,7 @@ class _Barrier:
     def _give_up(self) -> None:
         """Let coordinators lead if the tree is as it was; an error of that is only told: that of the restore counts."""
         if self.was_interrupted or self.has_written:
+            _log.warning("the tree is restored in part, so no coordinator can lead: restore again with --overwrite")
             with suppress(RebalancerError):
                 self.zk.perform(Multi((Delete(self.fence.path),)), CHANGED)
             return

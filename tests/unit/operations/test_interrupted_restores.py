@@ -260,6 +260,22 @@ def test_what_a_restore_cannot_take_back_is_told(
     ]
 
 
+def test_who_interrupts_a_restore_is_told_that_no_coordinator_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `_Barrier._give_up`, say it only if nothing was written: an alert says it ten minutes later."""
+    monkeypatch.setattr(operation, "MAX_READS", 7)
+
+    def interrupt(_count: int, _total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    file, world = backed_up(tmp_path), empty_world()
+    with pytest.raises(KeyboardInterrupt):
+        restored(world, file, progress=interrupt)
+    assert paths.RESTORE in world.zk.nodes
+    assert caplog.messages[-1].startswith("the tree is restored in part, so no coordinator can lead: ")
+
+
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_a_backup_during_which_a_restore_begins_fails(tmp_path: Path, is_complete: bool) -> None:
     """In `back_up`, look for a restore only at first: a file that looks whole would have nodes of two trees."""
