@@ -1,4 +1,4 @@
-"""The gateway's own connections to brokers: one for each, on which requests keep their order."""
+"""The gateway's own connections to brokers, on which requests keep their order: one for each, and numbered ones."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Links:
         self._bootstrap = bootstrap
         self._dialer = dialer
         self._doubtful: set[Address] = set()  # brokers that did not answer the last question for any broker
-        self._links: dict[Address, AsyncResult[Link]] = {}
+        self._links: dict[tuple[Address, int | None], AsyncResult[Link]] = {}
         self.brokers: dict[int, Address] = {}  # as last learned; one that is gone keeps its address for FORGET_S
         self._missing_since_us: dict[int, int] = {}  # broker -> when an answer first lacked it
 
@@ -195,15 +195,18 @@ class Links:
             if now_us - since_us >= FORGET_S * 1e6:
                 del self.brokers[one]
 
-    def to(self, address: Address) -> Link:
-        """Return the link to an address; raises LinkError."""
-        opened = self._links.get(address)
+    def to(self, address: Address, number: int | None = None) -> Link:
+        """Return the link to an address, or the one with this number; raises LinkError.
+
+        A broker handles the requests of a connection one after the other, and answers some of them after seconds.
+        """
+        opened = self._links.get((address, number))
         if opened is not None and opened.ready() and not (opened.successful() and _of(opened).is_usable):
             if opened.successful():
                 gevent.spawn_later(REQUEST_TIMEOUT_S, _of(opened).close)  # others may still wait for answers
             opened = None
         if opened is None:
-            opened = self._links[address] = AsyncResult()
+            opened = self._links[address, number] = AsyncResult()
             try:
                 opened.set(Link(address, self._dialer))
             except LinkError as error:
@@ -218,7 +221,7 @@ class Links:
 
         While brokers are upgraded one by one, one of them does not know all that another offers.
         """
-        opened = (self._links.get(address) for address in set(self.brokers.values()))
+        opened = (self._links.get((address, None)) for address in set(self.brokers.values()))
         known = [_of(one).versions for one in opened if one is not None and one.successful()]
         keys = set.intersection(*map(set, known)) if known else set[int]()
         return {key: (max(one[key][0] for one in known), min(one[key][1] for one in known)) for key in keys}

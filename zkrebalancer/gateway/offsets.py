@@ -1,7 +1,9 @@
 """Offsets of groups in Kafka's own store: requests about them go to Kafka's coordinator of the group.
 
 The gateway has already checked the member, so they name no member. The requests of one group are sent one after the
-other, each after the answer to the one before, and are thus handled in the order in which they were allowed.
+other, each after the answer to the one before, and are thus handled in the order in which they were allowed. Groups
+that Kafka stores in different partitions have different connections: a commit that waits for replicas delays none of
+another one.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from zkrebalancer.gateway.metrics import Metrics
 from zkrebalancer.gateway.turns import in_turns
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.group_protocol.figures import GroupFigures
+from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.protocol.calls import Check
@@ -328,7 +331,7 @@ class UpstreamOffsets:
             try:
                 answer = self._find(group)
                 if not answer:
-                    link = self._links.to(self._coordinators[group])
+                    link = self._links.to(self._coordinators[group], bucket_of(group))
                     if allowed is None or self._fence(group) != allowed:  # it may have waited since
                         return ErrorCode.NOT_COORDINATOR
                     if not may_send():

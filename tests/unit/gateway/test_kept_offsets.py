@@ -40,7 +40,7 @@ class Store:
         self.found = {"coordinators": [], "error_code": 0, "host": "h", "port": 1}
         return self
 
-    def to(self, _address: object) -> Store:
+    def to(self, _address: object, _number: int | None = None) -> Store:
         if self.when_linked and (action := self.when_linked.pop(0)) is not None:
             action()
         return self

@@ -123,6 +123,17 @@ def test_a_link_lasts_longer_than_the_numbers_of_its_requests(play: Play) -> Non
     link.close()
 
 
+def test_links_with_numbers_are_connections_of_their_own(play: Play) -> None:
+    broker = play()
+    links = Links([broker.address], Dialer(Upstream()))
+    found = [links.to(broker.address, number) for number in (None, 1, 2, 1)]
+    assert found[1] is found[3]
+    assert len(set(found)) == 3
+    assert broker.asked == ["ApiVersions"] * 3
+    links.close()
+    assert all(link.is_closed for link in found)
+
+
 def test_a_link_that_is_given_up_leaves_nobody_waiting(play: Play) -> None:
     """In `Links.to`, note a LinkError only: whoever asked for this broker later waited for ever."""
     broker = play(Metadata={})

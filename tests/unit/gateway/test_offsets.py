@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any, cast
 import gevent
 import pytest
 from gevent.event import AsyncResult, Event
+from gevent.lock import Semaphore
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.dialing import LinkError
@@ -41,7 +43,7 @@ class Brokers:
     def fields(self) -> dict[str, Any]:
         return {"coordinators": [], "error_code": 0, "host": "h", "port": 1}
 
-    def to(self, _address: object) -> Brokers:
+    def to(self, _address: object, _number: int | None = None) -> Any:
         return self
 
     def ask(self, name: str, fields: dict[str, Any], _highest: object, _timeout_s: float) -> Brokers:
@@ -103,6 +105,38 @@ def test_requests_of_a_group_reach_the_brokers_in_their_order() -> None:
     for one in answered:
         one.get(timeout=WAIT_S)
     assert brokers.reached == ["OffsetCommit", "OffsetFetch", "OffsetDelete"]
+
+
+class OneByOne(Brokers):
+    """A broker that answers the requests of each connection one after the other, and lets those of one group wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.are_back = True
+        self.may_answer = Event()
+        self._connections = defaultdict[int | None, Semaphore](Semaphore)
+
+    def to(self, _address: object, number: int | None = None) -> Any:
+        def ask(name: str, fields: dict[str, Any], *_more: object) -> Brokers:
+            with self._connections[number]:
+                if fields["group_id"] == "slow":
+                    self.may_answer.wait(WAIT_S)
+                return super(OneByOne, self).ask(name, fields, None, 0.0)
+
+        return SimpleNamespace(ask=ask)
+
+
+def test_a_commit_that_waits_for_replicas_delays_no_group_of_another_partition() -> None:
+    """In `_ask_patiently`, use one link for all groups: they wait with it, and fail when it takes too long."""
+    brokers = OneByOne()
+    offsets = offsets_at(brokers)
+    answered: dict[str, AsyncResult[object]] = {group: AsyncResult() for group in ("slow", "quick")}
+    for group, one in answered.items():
+        offsets.send(group, "OffsetCommit", {"group_id": group}, one.set)
+        gevent.idle()
+    assert [one.ready() for one in answered.values()] == [False, True]
+    brokers.may_answer.set()
+    assert isinstance(answered["slow"].get(timeout=WAIT_S), dict)
 
 
 def test_what_is_remembered_of_coordinators_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +255,7 @@ def test_a_coordinator_that_has_moved_is_looked_up_again(monkeypatch: pytest.Mon
             host, port = next(found)
             return SimpleNamespace(fields=lambda: {"coordinators": [], "error_code": 0, "host": host, "port": port})
 
-        def to(self, address: object) -> Brokers:
+        def to(self, address: object, _number: int | None = None) -> Any:
             asked.append(address)
             return self
 
@@ -372,7 +406,7 @@ class Two(Coordinator):
         host, port = self.brokers[self.coordinator]
         return SimpleNamespace(fields=lambda: {"coordinators": [], "error_code": 0, "host": host, "port": port})
 
-    def to(self, address: object) -> Any:
+    def to(self, address: object, _number: int | None = None) -> Any:
         groups = self.groups if address == self.brokers[self.coordinator] else ()
 
         def ask(*_asked: object) -> object:
