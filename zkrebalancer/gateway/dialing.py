@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket as standard_socket
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -14,12 +15,15 @@ from gevent.queue import Empty, Queue
 from gevent.socket import create_connection, socket
 
 from zkrebalancer.gateway.security import Upstream
+from zkrebalancer.protocol.complaints import Complaints
+from zkrebalancer.runtime import clock
 
 CONNECT_TIMEOUT_S = 5.0  # for name resolution, the connection and TLS together
 HEAD_START_S = 0.5  # how long to wait for one broker before trying the next one as well
 KEEPALIVE_S = 60  # of silence, before the kernel checks whether the other side still exists
 Address = tuple[str, int]
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class LinkError(OSError):
@@ -32,6 +36,7 @@ class Dialer:
     def __init__(self, security: Upstream) -> None:
         """Connect with these security settings."""
         self.security = security
+        self._complaints = Complaints()
 
     def dial(self, address: Address) -> socket:
         """Connect to a broker; raises LinkError."""
@@ -46,7 +51,10 @@ class Dialer:
                     found.close()
                     raise
         except (OSError, ValueError, RuntimeError) as error:  # also: no name, or no thread is left to look it up
-            raise LinkError(f"{name_of(address)} cannot be reached: {error}") from None
+            name = name_of(address)
+            if (said := self._complaints.text(name, str(error), clock.steady_us() / 1e6)) is not None:
+                _log.warning("the broker at %s cannot be reached: %s", name, said)
+            raise LinkError(f"{name} cannot be reached: {error}") from None
 
     def dial_any(self, addresses: Iterable[Address]) -> socket:
         """Connect to the broker that answers first; raises LinkError."""

@@ -30,7 +30,7 @@ from zkrebalancer.group_protocol.placement import bucket_of
 from zkrebalancer.kafka_protocol.codec import Fields
 from zkrebalancer.kafka_protocol.errors import FrameError
 from zkrebalancer.protocol.calls import Check
-from zkrebalancer.protocol.complaints import LineRate
+from zkrebalancer.protocol.complaints import Complaints, LineRate
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.runtime import clock
 
@@ -101,6 +101,7 @@ class UpstreamOffsets:
         self._listing: dict[Address, AsyncResult[_Listed]] = {}
         self._shown_us: dict[str, int] = {}  # line of the log -> when it was written
         self._lines = LineRate()  # a client may join any number of groups while brokers do not answer
+        self._complaints = Complaints()
         self._lanes = Lanes()
 
     def send(self, group: str, name: str, fields: Fields, when_answered: WhenAnswered) -> None:
@@ -324,8 +325,9 @@ class UpstreamOffsets:
         `allowed`: the group's fence when the request was allowed; `may_send` is asked right before it is sent. The
         requests of a group wait in line, and a client that waits for its answer sends no heartbeat. So PATIENCE_S
         counts from the arrival of each request: once one has failed, those behind it that are older than PATIENCE_S
-        fail at once, without asking the brokers in turn.
+        fail at once, without asking the brokers in turn. What is logged is why the first try has failed.
         """
+        why = ""
         while clock.steady_us() <= give_up_us or group in self._coordinators:
             answer: Outcome
             try:
@@ -339,22 +341,31 @@ class UpstreamOffsets:
                     answer = link.ask(name, fields, HIGHEST.get(name), ANSWER_TIMEOUT_S).fields()
             except LinkError as error:
                 self._failed(group, error)
-                answer = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                answer, why = ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)
             except FrameError as error:  # the brokers' version cannot express it
                 _log.warning("group %s: %.300s", group, error)
                 answer = ErrorCode.INVALID_REQUEST
             errors = {answer} if isinstance(answer, ErrorCode) else _errors(answer)
             if MOVING.isdisjoint(errors):
                 return answer
+            why = why or ", ".join(one.name for one in MOVING if one in errors)
             self._coordinators.pop(group, None)
             gevent.sleep(PAUSE_S)
+        if why:
+            self._complain(group, why)
         # With another error, clients would look for a coordinator, maybe on a connection that a hanging broker holds,
         # and send no heartbeat until they have found it.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
+    def _complain(self, group: str, why: str) -> None:
+        """Log why a request has failed, for one of the groups that it concerns."""
+        text = self._complaints.text(why, why, clock.steady_us() / 1e6, self._lines)
+        if text is not None:
+            _log.warning("group %.300s: the brokers do not answer about offsets: %s", group, text)
+
     def _failed(self, group: str, error: LinkError) -> None:
         self._metrics.errors["upstream"] += 1
-        _log.debug("group %s: %s", group, error)  # it is retried, and the gateway reports that brokers are away
+        _log.debug("group %s: %s", group, error)  # it is retried
 
     def _find(self, group: str, oldest_us: int | None = None) -> ErrorCode:
         """Look up Kafka's coordinator of the group, unless it is known for less than `oldest_us`; raises LinkError.

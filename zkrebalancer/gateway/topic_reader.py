@@ -55,7 +55,8 @@ class TopicReader:
             try:
                 self._read()
             except LinkError as error:
-                _log.debug("the topics cannot be read: %s", error)
+                if (said := self._complaints.text("all", str(error), time.monotonic())) is not None:
+                    _log.warning("the topics cannot be read: %s", said)
             gevent.sleep(INTERVAL_S)
 
     def _read(self) -> None:

@@ -78,5 +78,21 @@ def test_a_broker_whose_name_nobody_can_look_up_now_does_not_answer(monkeypatch:
         Dialer(Upstream()).dial(("h", 1))
 
 
+def test_a_broker_that_cannot_be_reached_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `Dialer.dial`, only raise: nobody learns that the gateway does not know the names that brokers announce."""
+
+    def unknown(_address: Address) -> None:
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr(dialing, "create_connection", unknown)
+    dialer = Dialer(Upstream())
+    for _ in range(3):
+        with pytest.raises(LinkError):
+            dialer.dial(("internal", 9092))
+    assert caplog.messages == ["the broker at internal:9092 cannot be reached: Name or service not known"]
+
+
 def test_an_ipv6_address_is_shown_in_brackets() -> None:
     assert (name_of(("::1", 9092)), name_of(("h", 1))) == ("[::1]:9092", "h:1")

@@ -139,6 +139,20 @@ def test_a_commit_that_waits_for_replicas_delays_no_group_of_another_partition()
     assert isinstance(answered["slow"].get(timeout=WAIT_S), dict)
 
 
+def test_why_offsets_are_not_available_is_logged_once_for_all_groups(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `_ask_patiently`, say nothing: one broker of several is away, and its groups cannot commit."""
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.PATIENCE_S", 0.02)
+    monkeypatch.setattr("zkrebalancer.gateway.offsets.PAUSE_S", 0.01)
+    offsets = offsets_at(Brokers())
+    answered: list[AsyncResult[object]] = [AsyncResult() for _ in range(3)]
+    for number, one in enumerate(answered):
+        offsets.send(f"g{number}", "OffsetCommit", {}, one.set)
+        assert one.get(timeout=WAIT_S) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert caplog.messages == ["group g0: the brokers do not answer about offsets: away"]
+
+
 def test_what_is_remembered_of_coordinators_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `UpstreamOffsets._look_up` or `_show`, count names only: 100,000 of 32 KiB are 3 GB."""
     monkeypatch.setattr("zkrebalancer.gateway.offsets.MAX_KNOWN_NAMES", 10)

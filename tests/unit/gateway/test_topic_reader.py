@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 from uuid import UUID
 
+import gevent
 import pytest
 
 from zkrebalancer.gateway import topic_reader
+from zkrebalancer.gateway.dialing import LinkError
 from zkrebalancer.gateway.links import Links
 from zkrebalancer.gateway.rights import TOPIC_AUTHORIZATION_FAILED
 from zkrebalancer.gateway.topic_reader import MISSING_S, Memory, TopicReader, partition_counts, topics_of
@@ -66,6 +68,21 @@ def test_a_topic_that_stays_missing_is_gone_and_one_created_again_is_another_one
     for now_s in (4.0, 6.0, 4.0 + MISSING_S - 0.1):
         assert memory.update({}, now_s) == {"t": again}
     assert memory.update({}, 4.0 + MISSING_S) == {}
+
+
+def test_topics_that_cannot_be_read_are_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `TopicReader.run`, say nothing: nobody can join a KIP-848 or central group, and nobody knows why."""
+
+    class Away:
+        def ask_any(self, name: str, _fields: object) -> None:
+            raise LinkError(f"{name}: an answer of {64 << 20} bytes")
+
+    monkeypatch.setattr(topic_reader, "INTERVAL_S", 0.001)
+    reader = TopicReader(cast("Links", Away()), lambda _topics: None)
+    reader.want()
+    with pytest.raises(gevent.Timeout), gevent.Timeout(0.05):
+        reader.run()
+    assert caplog.messages == ["the topics cannot be read: Metadata: an answer of 67108864 bytes"]
 
 
 class Brokers:
