@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from typing import Any, cast
 import gevent
 import pytest
 from gevent.event import AsyncResult, Event
-from gevent.lock import Semaphore
 
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.gateway.dialing import LinkError
@@ -105,52 +103,6 @@ def test_requests_of_a_group_reach_the_brokers_in_their_order() -> None:
     for one in answered:
         one.get(timeout=WAIT_S)
     assert brokers.reached == ["OffsetCommit", "OffsetFetch", "OffsetDelete"]
-
-
-class OneByOne(Brokers):
-    """A broker that answers the requests of each connection one after the other, and lets those of one group wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.are_back = True
-        self.may_answer = Event()
-        self._connections = defaultdict[int | None, Semaphore](Semaphore)
-
-    def to(self, _address: object, number: int | None = None) -> Any:
-        def ask(name: str, fields: dict[str, Any], *_more: object) -> Brokers:
-            with self._connections[number]:
-                if fields["group_id"] == "slow":
-                    self.may_answer.wait(WAIT_S)
-                return super(OneByOne, self).ask(name, fields, None, 0.0)
-
-        return SimpleNamespace(ask=ask)
-
-
-def test_a_commit_that_waits_for_replicas_delays_no_group_of_another_partition() -> None:
-    """In `_ask_patiently`, use one link for all groups: they wait with it, and fail when it takes too long."""
-    brokers = OneByOne()
-    offsets = offsets_at(brokers)
-    answered: dict[str, AsyncResult[object]] = {group: AsyncResult() for group in ("slow", "quick")}
-    for group, one in answered.items():
-        offsets.send(group, "OffsetCommit", {"group_id": group}, one.set)
-        gevent.idle()
-    assert [one.ready() for one in answered.values()] == [False, True]
-    brokers.may_answer.set()
-    assert isinstance(answered["slow"].get(timeout=WAIT_S), dict)
-
-
-def test_why_offsets_are_not_available_is_logged_once_for_all_groups(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In `_ask_patiently`, say nothing: one broker of several is away, and its groups cannot commit."""
-    monkeypatch.setattr("zkrebalancer.gateway.offsets.PATIENCE_S", 0.02)
-    monkeypatch.setattr("zkrebalancer.gateway.offsets.PAUSE_S", 0.01)
-    offsets = offsets_at(Brokers())
-    answered: list[AsyncResult[object]] = [AsyncResult() for _ in range(3)]
-    for number, one in enumerate(answered):
-        offsets.send(f"g{number}", "OffsetCommit", {}, one.set)
-        assert one.get(timeout=WAIT_S) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert caplog.messages == ["group g0: the brokers do not answer about offsets: away"]
 
 
 def test_what_is_remembered_of_coordinators_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
