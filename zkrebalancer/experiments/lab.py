@@ -192,19 +192,27 @@ class Lab:
         self.wait_for(f"{program.name} ready", is_there)
 
     def start_producer(
-        self, name: str, topics: Mapping[str, int | range], records_per_s: int, skew: float = 0.0, seed: int = 0
+        self,
+        name: str,
+        topics: Mapping[str, int | range],
+        records_per_s: int,
+        skew: float = 0.0,
+        seed: int = 0,
+        first_bytes: int = 0,
     ) -> Program:
         """Start a producer of numbered records to topics (name -> number of partitions, or a range of them).
 
         `skew` is the exponent of the partitions' shares: 0 makes them equal; `seed` decides which are hot. The number
-        of a record equals its offset only in partitions that have no other producer.
+        of a record equals its offset only in partitions that have no other producer. First records are longer by up to
+        `first_bytes`.
         """
         command = [sys.executable, "-m", "zkrebalancer.experiments.producer"]
         for topic, wanted in topics.items():
             partitions = range(wanted) if isinstance(wanted, int) else wanted
             command += ["--topic", f"{topic}:{partitions.start}-{partitions.stop - 1}"]
         options = {"--bootstrap": self.cluster.bootstrap, "--events": self.events, "--rate": records_per_s}
-        return self._spawn(name, command, {**options, "--name": name, "--skew": skew, "--seed": seed}, None)
+        load = {"--skew": skew, "--seed": seed, "--first-bytes": first_bytes}
+        return self._spawn(name, command, {**options, "--name": name, **load}, None)
 
     def start_bulk_producer(
         self, name: str, topic: str, partitions: range, records_per_s: int, record_bytes: int, backlog: int

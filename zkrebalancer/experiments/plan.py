@@ -119,6 +119,7 @@ class Plan:
             "run": {
                 "longest pause before a step, s": PHASE_S[tuning],
                 **({"longest pause before the first change, s": BACKLOG_PHASE_S} if scenario.backlog else {}),
+                **({} if scenario.records_s else {"first records longer by up to, bytes": producer.INDEX_BYTES}),
                 **({"what makes syncs of servers slow": SLOWED} if scenario.sync_ms else {}),
                 "options of each JVM": " ".join(IN_PRODUCTION),
             },

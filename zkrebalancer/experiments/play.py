@@ -23,7 +23,7 @@ from zkrebalancer.experiments.costs import Costs
 from zkrebalancer.experiments.java_programs import config_options
 from zkrebalancer.experiments.lab import ASK_INTERVAL_S, GATEWAY_PORTS, Lab, NotReachedError
 from zkrebalancer.experiments.members.recorder import UNKNOWN_POSITION
-from zkrebalancer.experiments.producer import shares
+from zkrebalancer.experiments.producer import INDEX_BYTES, shares
 from zkrebalancer.experiments.protocols import BACKLOG_PHASE_S, PHASE_S, QUIET_S, Protocol, Settings
 from zkrebalancer.experiments.scenarios.model import (
     GROUP,
@@ -271,7 +271,7 @@ class Play:
             return
         rate = max(1, round(self.scenario.rate(self.cast) * (partitions - known)))
         skew = self.scenario.skew(self.cast)
-        self.lab.start_producer(name, {topic: range(known, partitions)}, rate, skew, self.cast.seed)
+        self.lab.start_producer(name, {topic: range(known, partitions)}, rate, skew, self.cast.seed, INDEX_BYTES)
 
     def _fail_coordinator(self) -> None:
         if self.protocol.is_central:

@@ -27,6 +27,9 @@ TICK_S = 0.02
 FLUSH_DEADLINE_S = 30.0
 UNKNOWN_TOPIC_DEADLINE_S = 30.0  # a restarted broker may not know its topics for a moment
 MAX_QUEUED_RECORDS = 100_000
+# After so many bytes of a partition, the broker makes an index entry (`log.index.interval.bytes`). If all partitions
+# get there at once, as they do with records alike, all records are late in the middle of a run, by 0.1 s and more.
+INDEX_BYTES = 4_096
 SETTINGS: Mapping[str, bool | int] = {
     "enable.idempotence": True,
     "linger.ms": 5,
@@ -50,9 +53,14 @@ class NumberedProducer:
         event_log: EventLog,
         skew: float = 0.0,
         seed: int = 0,
+        first_bytes: int = 0,
     ) -> None:
-        """Create a producer for at least one partition, at the broker HOST:PORT."""
+        """Create a producer for at least one partition, at the broker HOST:PORT.
+
+        The first record of each partition is longer than the next ones, by an even share of up to `first_bytes`.
+        """
         self._turns = turns(partitions, skew, seed)
+        self._first_bytes = {each: place * first_bytes // len(partitions) for place, each in enumerate(partitions)}
         self._next_number = dict.fromkeys(partitions, 0)
         self._acknowledged: dict[TopicPartition, list[int]] = {}
         self._sent_us: dict[TopicPartition, int] = {}  # wall clock: when the first of these was handed over
@@ -72,7 +80,8 @@ class NumberedProducer:
         for _ in range(min(count, MAX_QUEUED_RECORDS - len(self._producer))):
             topic, partition = next(self._turns)
             number = self._next_number[topic, partition]
-            value = f"{number} {time.time_ns() // 1_000}".encode()
+            gap = " " * (1 if number else 1 + self._first_bytes[topic, partition])
+            value = f"{number}{gap}{time.time_ns() // 1_000}".encode()
             try:
                 self._producer.produce(topic, value, partition=partition, on_delivery=self._delivered)
             except KafkaException as error:
@@ -189,13 +198,22 @@ def parse_partitions(texts: Sequence[str]) -> list[TopicPartition]:
 @click.option("--name", required=True)
 @click.option("--skew", default=0.0, help="Exponent of the partitions' shares; 0 makes them equal.")
 @click.option("--seed", default=0, help="Determines which partitions are hot.")
+@click.option("--first-bytes", default=0, help="By how much first records of partitions are longer, at most.")
 def produce(
-    *, bootstrap: str, partitions: list[TopicPartition], rate: int, events: Path, name: str, skew: float, seed: int
+    *,
+    bootstrap: str,
+    partitions: list[TopicPartition],
+    rate: int,
+    events: Path,
+    name: str,
+    skew: float,
+    seed: int,
+    first_bytes: int,
 ) -> None:
     """Produce until SIGTERM; write an event when a round is late or the client cannot accept all records."""
     block_sigterm()
     event_log = EventLog(events, name)
-    producer = NumberedProducer(bootstrap, partitions, event_log, skew, seed)
+    producer = NumberedProducer(bootstrap, partitions, event_log, skew, seed, first_bytes)
     began = last = time.monotonic()
     sent = 0
     while not is_told_to_end(TICK_S):

@@ -89,6 +89,19 @@ def test_an_unknown_topic_is_retried_with_the_same_number(
         producer.produce(1)
 
 
+def test_partitions_reach_an_index_entry_at_different_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all first records alike: the broker indexes all partitions at once, and every record is late."""
+    broker = RestartedBroker()
+    broker.unknown_for = 0
+    monkeypatch.setattr("zkrebalancer.experiments.producer.Producer", lambda _settings: broker)
+    partitions = [("t", number) for number in range(4)]
+    NumberedProducer("nowhere:1", partitions, EventLog(None, "p"), first_bytes=4_096).produce(8)
+    sizes = [len(value) for value in broker.values]
+    assert [size - sizes[0] for size in sizes] == [0, 1_024, 2_048, 3_072, 0, 0, 0, 0]
+    assert {sent_at_us(value) > 1_700_000_000_000_000 for value in broker.values} == {True}
+    assert [value.split()[0] for value in broker.values] == [b"0"] * 4 + [b"1"] * 4
+
+
 def test_an_equal_load_takes_turns_and_a_skewed_one_depends_on_the_seed() -> None:
     partitions = [("t", number) for number in range(8)]
     assert list(islice(turns(partitions, 0.0, 1), 9)) == [*partitions, partitions[0]]
