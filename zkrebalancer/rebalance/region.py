@@ -192,11 +192,11 @@ class Region:
 
     def _member_read(self, reply: Reply, name: str) -> None:
         """Note a member. One that is not ephemeral is none, nor is one whose name would make the order unreadable."""
-        if name in self._found:
+        legal = paths.is_legal_name(name)
+        zxid = reply.stat.created_zxid if isinstance(reply, Content) and reply.stat.ephemeral_owner and legal else 0
+        if name in self._unread or self._found.get(name, zxid) != zxid:  # two lists may have asked for it
             self._unread.discard(name)
-            self._found[name] = 0
-            if isinstance(reply, Content) and reply.stat.ephemeral_owner and paths.is_legal_name(name):
-                self._found[name] = reply.stat.created_zxid
+            self._found[name] = zxid
             self._maybe_members_read()
 
     def _maybe_members_read(self) -> None:

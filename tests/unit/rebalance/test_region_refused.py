@@ -12,6 +12,7 @@ from tests.support.world import GROUP
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Get
+from zkrebalancer.rebalance.region import Region
 from zkrebalancer.rebalance.scheduler import MAX_PAUSE_US
 from zkrebalancer.rebalance.states import MemberState
 from zkrebalancer.region.documents import CHECKPOINT, Round
@@ -80,6 +81,23 @@ def test_an_eviction_that_is_refused_is_decided_anew(where: str, right: Right, i
     region.pass_time(LONGEST_PAUSE_MS)
     assert region.children("members") == ["a", "b"][: 1 + is_back]
     assert region.order().members.get("b", 0) == anew
+
+
+def test_members_that_two_lists_name_at_once_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Region._member_read`, go on after each reply: with a thousand members, each looks at a thousand members."""
+    region, look, looks = region_with_a_late_member(), Region.look, list[Region]()
+
+    def noted(self: Region) -> None:
+        looks.append(self)
+        look(self)
+
+    for number in range(30):
+        region.register(f"x{number}")
+    region.run()
+    monkeypatch.setattr(Region, "look", noted)
+    region.pass_time(10)  # the eviction lists the members, and so does its watch
+    assert "b" not in region.children("members")
+    assert len(looks) < 15
 
 
 # ---- offsets
