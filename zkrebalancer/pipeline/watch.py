@@ -137,6 +137,7 @@ def update(
             stored = ingest.read_events(spark, *commits.paths(folders), base=str(commits.path(batch.EVENTS)))
             kinds = ingest.stored_kinds(*paths)
             batch.tables(stored.where(F.col("run").isin(whole)), kinds, _Tables(spark, commits, parts, whole))
+    if runs or not parts:  # a first micro-batch may have no line; `claimed` refuses positions without a commit
         commits.commit(parts, keeper.marked_folders())
     return lines, runs
 

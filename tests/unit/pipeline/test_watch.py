@@ -16,6 +16,7 @@ from zkrebalancer.pipeline import batch, ingest, tail, watch
 from zkrebalancer.pipeline.commits import Commits, to_merge
 from zkrebalancer.pipeline.continued.keeper import Keeper
 from zkrebalancer.pipeline.replaced import require_unwatched
+from zkrebalancer.pipeline.schema import STORED
 from zkrebalancer.pipeline.store import Store
 from zkrebalancer.pipeline.tail import EventFileError, EventFileReader, event_sizes, whole_lines
 from zkrebalancer.protocol.errors import ConfigurationError
@@ -244,6 +245,14 @@ def test_a_watcher_does_not_go_on_without_the_tables_that_it_has_made(tmp_path: 
         pass
     (tmp_path / "commits").rename(tmp_path / "gone")
     with pytest.raises(ConfigurationError, match="without its tables"), watch.claimed(tmp_path):
+        pass
+
+
+def test_a_watcher_that_has_found_no_line_yet_may_be_started_again(spark: SparkSession, tmp_path: Path) -> None:
+    """In `update`, make no commit without a line: a watcher that began before the first event would be refused."""
+    assert watch.update(spark, spark.createDataFrame([], STORED), tmp_path, 0) == (0, 0)
+    (tmp_path / "checkpoint" / "commits" / "0").mkdir(parents=True)
+    with watch.claimed(tmp_path):
         pass
 
 
