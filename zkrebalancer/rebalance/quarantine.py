@@ -27,7 +27,7 @@ MAX_SHOWN = 4_000  # characters of each part of a report
 class Entry:
     """A group whose step has failed."""
 
-    error: str
+    reported: str  # the last error that was logged
     tries: int
     until_us: int
 
@@ -59,13 +59,14 @@ class Quarantine:
         text = f"{type(error).__name__}: {error}"[:MAX_SHOWN]
         until_us = now_us + pause_us(tries - 1)
         self.failures += 1
-        self.entries[group] = Entry(text, tries, until_us)
+        entry = self.entries[group] = Entry("" if before is None else before.reported, tries, until_us)
         self.out[group] = text
         self._scheduler.is_news = True
         self._scheduler.part(OWNER, group).emit("group_quarantined", None, None, reason=text, tries=tries)
-        is_new = before is None or before.error != text
+        is_new = entry.reported != text  # one that was left out is due when the group fails again
         if is_new and self._scheduler.complaints.text(f"{OWNER}/{group}", text, now_us / 1e6, self._reports):
             self._own.warn(_report(group, text, step, repr(self.event), error, story))
+            entry.reported = text
         self._own.wake(group, until_us, self._let_in, group)
 
     def _let_in(self, group: str) -> None:
