@@ -44,7 +44,7 @@ class ConsumerGroupReader(DataSourceReader):
             stored = self._stored(logs, partitions)
             self._look_at_kafka({partition: stored.get(partition) for partition in partitions})
             begins = {**self._where_none_is_stored(logs, set(partitions) - stored.keys()), **stored}
-            ends = logs.offsets(partitions, END)  # at last: members may commit what comes meanwhile
+            ends = logs.offsets(partitions, END)  # after all others: members may commit what comes meanwhile
         ranges = [Range(*partition, begins[partition], ends[partition], None) for partition in partitions]
         lost = [whole for whole in ranges if whole.end < whole.begin]
         if lost and self._options.fail_on_data_loss:
