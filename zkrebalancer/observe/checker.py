@@ -208,8 +208,10 @@ class Run:
 
     def _started(self, event: Event) -> None:
         group, member = self._group(event), event["member"]
-        group.live.add(member)
-        if member in group.gone:
+        is_gone = member in group.gone
+        if not is_gone:
+            group.live.add(member)
+        else:
             partition = (event["topic"], min(event["partitions"], default=0))
             self._problem(event, partition, f"{member} started after its ownership had ended")
         for number, position in zip(event["partitions"], event["positions"], strict=True):
@@ -220,6 +222,8 @@ class Run:
             if self._is_unclear(event, partition):
                 still_open = []
                 self._add(self.unclear, event, partition, f"cannot tell who owned it when {member} started")
+                if is_gone:  # it may have started before its end; else it would own the partition for ever
+                    history.end(member, event["mono_us"])
             for other in still_open:
                 since = f"since {self._seconds(other.started_us):.3f} s"
                 if other.member == member:

@@ -181,10 +181,38 @@ def test_the_end_of_a_crashed_owner_is_when_its_partitions_became_free(tmp_path:
     assert (figures(verdict), verdict.problems, verdict.unclear) == ((0, 0, 0, 0), (), ())
 
 
+def test_a_start_that_may_have_been_before_the_end_of_its_member_lasts_no_longer(tmp_path: Path) -> None:
+    """In `Run._started`, let it own the partition: the next start would be an overlap, and so would all later ones."""
+    fleet = Fleet(drifting())
+    fleet.command(SECOND, "start-fetcher", 0)
+    fleet.passes(3_000_000, 3_000_001).add(COORDINATOR, "ownership_ended", member=SECOND, reason="expired")
+    handed_over(fleet, "expired", tmp_path)
+    for _ in range(2):
+        fleet.passes(10_800_000_000, 10_800_000_001)
+        for option in ("stop-fetcher", "start-fetcher"):
+            fleet.command(FIRST, option, 0)
+    known = {"member": "b2", "command_id": "of b2"}  # hours later, its host is heard of again
+    stopped = {"topic": "t", "partitions": [9], "positions": [0], "reason": "revoked"}
+    fleet.add(SECOND, "fetcher_stopped", **known, **stopped).passes(500, 5_000)
+    verdict = fleet.add(COORDINATOR, "command_acked", **known).verdict(tmp_path)
+    assert (figures(verdict), verdict.problems) == ((0, 0, 0, 0), ())
+    assert any("cannot tell who owned it when b started" in line for line in verdict.unclear)
+
+
 def test_without_bounds_the_checker_cannot_tell_and_claims_no_overlap(tmp_path: Path) -> None:
     clocks = drifting()
     clocks[SECOND].wall_error_us = 90_000_000  # so the wall clocks say the wrong order
     verdict = Fleet(clocks, with_keys=False).moves(3).verdict(tmp_path)
+    assert (figures(verdict), verdict.problems) == ((0, 0, 0, 0), ())
+    assert any("cannot tell who owned it when b started" in line for line in verdict.unclear)
+
+
+def test_an_overlap_that_is_in_doubt_is_not_counted(tmp_path: Path) -> None:
+    """In `Run._started`, count whoever owns the partition by the middle of the bounds."""
+    fleet = Fleet(drifting(), with_keys=False)
+    for member, option in ((FIRST, "start-fetcher"), (SECOND, "start-fetcher"), (FIRST, "stop-fetcher")):
+        fleet.passes(20_000, 30_000).command(member, option, 0)
+    verdict = fleet.verdict(tmp_path)
     assert (figures(verdict), verdict.problems) == ((0, 0, 0, 0), ())
     assert any("cannot tell who owned it when b started" in line for line in verdict.unclear)
 
