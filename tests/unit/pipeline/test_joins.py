@@ -1,4 +1,4 @@
-"""Spark broadcasts tables that grow with runs or crashes only if it knows that they are small."""
+"""How Spark goes about it: no table is broadcast that may be large, no window costs the square of its rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from zkrebalancer.pipeline.facts.excuses import excused, last_commits
 from zkrebalancer.pipeline.facts.reduced import reduced
+from zkrebalancer.pipeline.fleet.lives import steps
 
 SETTINGS = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.maxPlanStringLength": "100000"}
 OWNER = "run string, group string, topic string, partition int, member string"
@@ -39,3 +40,13 @@ def test_no_broadcast_is_forced(spark: SparkSession) -> None:
     for joined in (commits, deliveries):
         assert "Join" in plan(joined)
         assert "Broadcast" not in plan(joined)
+
+
+@pytest.mark.usefixtures("nothing_is_small")
+def test_no_window_looks_forwards(spark: SparkSession) -> None:
+    """In `lives.steps`, look at what follows a row: Spark does that anew for each, which costs their square."""
+    plans = "group string, kind string, mono_us long, partition_count long, mode string, strategy string"
+    of_members = "group string, member string, host string, came_us long, left_us long, crashed boolean, silent_us long"
+    found = plan(steps(spark.createDataFrame([], plans), spark.createDataFrame([], of_members)))
+    assert "unboundedpreceding" in found
+    assert "unboundedfollowing" not in found

@@ -118,10 +118,13 @@ def steps(events: DataFrame, lives: DataFrame) -> DataFrame:
         "group", F.col("mono_us").alias("at_us"), F.col("partition_count").alias("partitions"), "mode", "strategy"
     )
     both = came.unionByName(went).unionByName(placed, allowMissingColumns=True)
-    after = Window.partitionBy("group").orderBy("at_us").rowsBetween(0, Window.unboundedFollowing)
-    before = Window.partitionBy("group").orderBy("at_us").rowsBetween(Window.unboundedPreceding, 0)
+    # Backwards: for each row, Spark would look anew at all that follow it.
+    after, before = (
+        Window.partitionBy("group").orderBy(order).rowsBetween(Window.unboundedPreceding, 0)
+        for order in (F.desc("at_us"), F.asc("at_us"))
+    )
     then = {
-        name: F.coalesce(F.first(name, ignorenulls=True).over(after), F.last(name, ignorenulls=True).over(before))
+        name: F.coalesce(*(F.last(name, ignorenulls=True).over(window) for window in (after, before)))
         for name in ("partitions", "mode", "strategy")
     }
     rows = both.withColumns(then).where(F.col("name").isNotNull() & F.col("partitions").isNotNull())
