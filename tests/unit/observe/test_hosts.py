@@ -86,6 +86,20 @@ def test_a_plan_that_is_there_twice_is_no_cause() -> None:
     assert witness.has_erred
 
 
+def test_a_command_may_be_written_after_what_it_did_and_a_start_after_its_acknowledgement() -> None:
+    """In `Witness._add_command`, take the time of `command_sent`; in `_Command.tell`, let any event cause the ack."""
+    command: dict[str, Any] = {"group": "g", "member": "m", "command_id": "i", "ts_us": 0}
+    sent = {**command, "kind": "command_sent", "host": "k", "mono_us": 90, "asked_us": 10}
+    acked = {**command, "kind": "command_acked", "host": "k", "mono_us": 40}
+    asked = (("k", "a"), (10, 70))
+    for kind, found in (("fetcher_started", {asked}), ("fetcher_stopped", {asked, (("a", "k"), (70, 40))})):
+        events = [sent, acked, {**command, "kind": kind, "reason": "revoked", "host": "a", "mono_us": 70}]
+        witness = witness_of(events)
+        for event in events:
+            witness.add(event)
+        assert pairs(witness.evidence()) == found
+
+
 def test_a_member_that_was_found_dead_may_have_stopped_later() -> None:
     """In `Witness._tell_end`, do not look how it ended."""
     of_member: dict[str, Any] = {"group": "g", "member": "m", "ts_us": 0}

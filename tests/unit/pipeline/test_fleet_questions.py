@@ -7,7 +7,7 @@ import pytest
 
 from zkrebalancer.pipeline.fleet.history import SESSION_OF_THE_DEAD
 from zkrebalancer.pipeline.fleet.questions import Tables, questions
-from zkrebalancer.pipeline.fleet.replay import SETTINGS
+from zkrebalancer.pipeline.fleet.replay import AS_RECORDED, SETTINGS
 
 NAN = float("nan")
 CLIENT = {"group": "g", "client": "a", "host": "h", "commands": 0, "answer_ms": NAN, "answer_ms_max": NAN, "late": 2}
@@ -113,3 +113,17 @@ def test_a_replay_has_what_was_recorded_beside_it_and_says_what_it_does_not_know
     assert "Recorded are an unknown number of partition-seconds" in said
     assert " 1 crashes cost nothing here: nobody knows since when." in said
     assert f"{unstatic} 5 of 5 changes are of members without events of their own, whose" in said
+
+
+def test_a_setting_saves_what_the_replay_as_recorded_costs_more_and_may_lose() -> None:
+    """In `_compared`, subtract the other way round; in `_would_have_changed`, show only what is saved."""
+    costs = {"g": (5.0, 2.0), "h": (1.0, 4.0), "i": (1.0, 1.0)}  # as recorded, and otherwise
+    settings = [
+        setting(each.name, group=name, unowned_partition_s=now if each.name == AS_RECORDED else then)
+        for each in SETTINGS
+        for name, (now, then) in costs.items()
+    ]
+    tables = Tables(*(pd.DataFrame(rows) for rows in ([group()], [cause()], [CLIENT], settings)))
+    (asked,) = (one for one in questions(tables) if one.question == "What would `mode=eager` have changed?")
+    assert [(row["group"], row["saved_partition_s"]) for row in asked.figures] == [("g", 3.0), ("h", -3.0)]
+    assert asked.answer.startswith("7 partition-seconds without an owner instead of 7, ")

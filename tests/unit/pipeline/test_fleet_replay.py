@@ -65,6 +65,13 @@ def test_the_joins_of_one_deployment_are_two_rebalances_as_in_the_coordinator() 
     assert (cost(*many).rebalances, cost(*many, setting=kafka).rebalances) == (2, 1)
 
 
+def test_orphans_wait_for_kafkas_round_once() -> None:
+    """In `_State.apply`, charge the time until a round begins with every protocol, though the model charges it, too."""
+    kafka = Setting("kafka", protocol="cooperative", heartbeat_ms=3_000)
+    before, after = cost(*THREE, setting=kafka), cost(*THREE, left(60, "c"), setting=kafka)
+    assert after.unowned_partition_s - before.unowned_partition_s <= 4 * (3 + ROUND_TRIP_MS / 1_000)
+
+
 def test_with_kip848_each_join_is_one_rebalance_and_costs_less_than_with_the_classic_protocols() -> None:
     """In `SETTINGS`, leave out KIP-848: a fleet's page compared this project with Kafka's older protocols only."""
     joins = (joined(0, "a"), *(joined(60 * number, f"b{number}") for number in range(1, 9)))
