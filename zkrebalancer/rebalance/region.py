@@ -7,7 +7,7 @@ waiting for a rebalance. An order that fails because another client wrote first 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from zkrebalancer.protocol import paths
@@ -41,14 +41,6 @@ READ_AGAIN_US = 300_000_000  # as a group's RECONCILE_INTERVAL_US
 OWN_CHILDREN = ("",)  # stands for the list of the children of a group's own node
 
 
-@dataclass(slots=True)
-class _Reading:
-    """What several calls read together."""
-
-    missing: int
-    pieces: list[Merge] = field(default_factory=list)
-
-
 class Region:
     """The region of one group, under one leadership."""
 
@@ -74,6 +66,7 @@ class Region:
         self._requests: dict[str, Request] = {}
         self._answers: Answers | None = None
         self._merge: Merge | None = None  # of the last complete checkpoint
+        self._pieces, self._unread_pieces = list[Merge](), set[str]()  # of it
         self._is_known = False
         self._is_busy = False  # an order is being written
         self.reason = ""  # what the last decision waits for
@@ -148,22 +141,24 @@ class Region:
         if order is None:
             return
         names = [f"{order.complete}.{piece}" for piece in range(min(order.pieces, MAX_PIECES))]
-        reading = _Reading(len(names))
+        self._pieces, self._unread_pieces = [], set(names)
         for name in names:
-            self._scheduler.ask(Get(self._path("merged", name)), self._piece_read, reading)
+            self._scheduler.ask(Get(self._path("merged", name)), self._piece_read, name)
         if not names:
             self._list_members()
 
-    def _piece_read(self, reply: Reply, reading: _Reading) -> None:
-        reading.missing -= 1
+    def _piece_read(self, reply: Reply, name: str) -> None:
+        if name not in self._unread_pieces:
+            return
+        self._unread_pieces.discard(name)
         try:
             if isinstance(reply, Content):
-                reading.pieces.append(documents.decode_merge(reply.content))
-            if not reading.missing:
-                self._merge = documents.joined_merge(reading.pieces)
+                self._pieces.append(documents.decode_merge(reply.content))
+            if not self._unread_pieces:
+                self._merge = documents.joined_merge(self._pieces)
         except NodeContentError as error:
             self._scheduler.complain(self._path("merged"), f"{self._path('merged')}: {error}")
-        if not reading.missing:
+        if not self._unread_pieces:
             self._list_members()
 
     def _known_merge(self) -> list[Operation]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 from tests.support.groups import world_with
-from tests.support.region_world import RegionWorld
+from tests.support.region_world import SETTINGS, RegionWorld
 from tests.support.world import GROUP
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import ownership, paths, registration
@@ -80,3 +81,21 @@ def test_members_of_a_region_that_may_not_be_read_while_others_come_and_go() -> 
     region.register("c")
     region.pass_time(1_000)
     assert region.order().members.keys() == {"a", "b", "c"}
+
+
+def test_a_checkpoint_that_may_not_be_read_of_a_region_that_is_read_again_and_again() -> None:
+    """As above. In `Region._read_merge`, pass something of the reading to `_piece_read`."""
+    region = RegionWorld("a", settings=replace(SETTINGS, recovery="forced"))
+    number = region.complete_checkpoint()
+    region.world.kill_agent(region.world.agents["a"])  # a group without consumers is not reconciled
+    denied = "", paths.region(GROUP, "merged", f"{number}.0"), Right.READ
+    region.world.zk.denied.add(denied)
+    region.replace_leader()
+    region.pass_time(2 * 3_600_000)
+    machine = region.world.leader().machine
+    assert repeated(machine.scheduler.due) + len(machine.scheduler.awaited) == 1
+    region.world.zk.denied.discard(denied)
+    region.pass_time(60_000)
+    region.register("b")
+    region.pass_time(1_000)
+    assert region.order().members.keys() == {"a", "b"}
