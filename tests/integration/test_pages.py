@@ -45,6 +45,12 @@ GROUP_NAMES = f"return [...document.querySelectorAll('{GROUPS}')].map(link => li
 WIDTHS = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
 SPANS = "return document.querySelectorAll('.lanes .bar').length"
 SETTINGS = "return document.querySelector('dl.settings').textContent"
+COUNT_STREAMS = """
+    window.streams = [];
+    window.EventSource = class extends EventSource { constructor(url) { super(url); streams.push(this); } };
+    addEventListener("pagehide", () => { window.wasOpen = streams.some(one => one.readyState === EventSource.OPEN); });
+"""
+STREAMS = "return window.streams?.map(one => one.readyState === EventSource.CLOSED).join()"
 BACKGROUND = "return getComputedStyle(document.body).backgroundColor"
 
 
@@ -101,6 +107,7 @@ def test_the_pages_in_a_browser(sharded: Scenario, window: Browser) -> None:
 
     groups_are_searched_by_keyboard(window, leader, group)
     groups_have_pages(window, leader)
+    a_page_that_is_left_has_no_stream(window, leader, group)
     a_group_is_live(window, leader, scenario, group)
     late_members_are_named(window, leader)
     the_page_fits(window, leader, group)
@@ -131,6 +138,20 @@ def groups_have_pages(window: Browser, leader: str) -> None:
     window.wait(f"{GROUP_NAMES}.includes('other-099')")
     window.open(window.run("return location.href"))  # the address keeps search and page
     window.wait_for_text("page 2 of 3")
+
+
+def a_page_that_is_left_has_no_stream(window: Browser, leader: str, group: str) -> None:
+    """In `feed.js`, do nothing at `pagehide`, or at `pageshow`: after some pages, the next one came a minute later."""
+    window.open(f"http://{leader}/")
+    window.wait(f"{GROUP_NAMES}.length > arguments[0]", 0)
+    window.run(COUNT_STREAMS)
+    window.press("/", "o")
+    window.wait(f"{STREAMS} === 'false'")
+    window.open(f"http://{leader}/?group={group}")
+    window.wait_for_text("Owners over time")
+    window.run("history.back()")
+    window.wait(f"{STREAMS} === 'true,false'")  # the browser has kept the page
+    assert window.run("return window.wasOpen") is False
 
 
 def a_group_is_live(window: Browser, leader: str, scenario: Scenario, group: str) -> None:

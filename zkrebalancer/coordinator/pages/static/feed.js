@@ -16,6 +16,9 @@ export class Feed {
     this.askedMs = Date.now();
     this.heardMs = 0; // when something was known last
     setInterval(() => this.watch(), 1000);
+    // A browser keeps pages that were left, to go back to them. With their streams, six would take all of its connections.
+    addEventListener("pagehide", () => this.stop());
+    addEventListener("pageshow", (event) => event.persisted && this.ask(this.fields));
   }
 
   // Follow the document with these fields from now on.
