@@ -40,7 +40,7 @@ def of_history(history: History) -> dict[str, Rows]:
     """Return the tables of `of_run`."""
     facts = of_run.RunFacts("r")
     for number, event in enumerate(history.events):
-        facts.apply({**event, "file": "f", "block": 0, "row": number, "early_us": 0, "late_us": 0})
+        facts.apply({"early_us": 0, "late_us": 0, **event, "file": "f", "block": 0, "row": number})
     facts.finish()
     return tables(facts.rows, of_run.SCHEMAS)
 
@@ -177,3 +177,12 @@ def test_overlaps_and_steps_are_those_of_the_checker() -> None:
             assert [own[name] for name in names] == [step[name] for name in names]
             compared += 1
     assert compared > 3
+
+
+@pytest.mark.parametrize(("early_us", "count"), [(0, 2), (10_000_000, 0)])
+def test_a_start_that_may_have_been_before_the_end_of_its_member_owns_nothing(early_us: int, count: int) -> None:
+    """In `RunFacts._start`, let it begin: each later start would be an overlap, as its member ends no more."""
+    history = History().started("a", 0).ended("a", "expired").started("a", 0)
+    history.events[-1]["early_us"] = early_us
+    history.started("b", 0, generation=2).stopped("b", 0).started("b", 0, generation=3)
+    assert len(of_history(history)["overlaps"]) == count

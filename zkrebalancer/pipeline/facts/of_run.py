@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from zkrebalancer.observe.checker import GONE
 from zkrebalancer.observe.holdings import ENDED, Held, Holdings, Judged, Moment, era_of
 from zkrebalancer.observe.measures import END, Effect, Steps, Window, effect
 from zkrebalancer.observe.partition_history import CLOSED
@@ -57,6 +58,7 @@ class RunFacts:
         self._run = run
         self._holdings: dict[Key, Holdings] = {}
         self._started: dict[tuple[str, str], set[Key]] = defaultdict(set)  # by group and member
+        self._gone: dict[tuple[str, str], Moment] = {}  # members that may not start anything any more, and since when
         self._deleted_us: dict[str, list[int]] = defaultdict(list)  # by topic
         self._log = RebalanceLog()
         self._planned: set[tuple[str, int | None]] = set()  # group and generation of plans with a recorded start
@@ -138,6 +140,9 @@ class RunFacts:
         generation, cause_id = event.get("generation"), event.get("cause_id")
         if cause_id is not None:
             self._planned.add((event["group"], generation))
+        gone = self._gone.get((event["group"], event["member"]))
+        if gone is not None and moment.us - moment.early_us < gone.us + gone.late_us:
+            return  # it may have been before its member's end, which closed it; else it would last for ever
         for key, position in zip(_keys(event), event["positions"], strict=True):
             self._started[event["group"], event["member"]].add(key)
             held = Held(event["member"], generation, cause_id, position, moment, era)
@@ -148,6 +153,8 @@ class RunFacts:
             self._close(key, event, event["reason"])
 
     def _end(self, event: Event) -> None:
+        if event["reason"] in GONE:
+            self._gone[event["group"], event["member"]] = _moment(event)
         for key in self._started.get((event["group"], event["member"]), ()):
             self._close(key, event, ENDED)
             self._holdings[key].find_dead(event["member"], _moment(event), is_said=False)
