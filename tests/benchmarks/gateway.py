@@ -291,7 +291,7 @@ def main() -> None:
                 "connections": measure_connections(gateway, arguments.connections),
             }
         finally:
-            gateway.kill()
+            gateway.end()
     print(json.dumps(found, indent=1))
 
 

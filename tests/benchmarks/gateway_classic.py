@@ -230,7 +230,7 @@ def measure_side(way: str, arguments: argparse.Namespace) -> Fields:
             gevent.get_hub().threadpool.apply(gateway.start)
             return {strategy: measure(gateway.bootstrap, strategy, arguments) for strategy in strategies}
         finally:
-            gateway.kill()
+            gateway.end()
 
 
 def main() -> None:

@@ -221,7 +221,7 @@ def measure_side(way: str, tuning: str, arguments: argparse.Namespace) -> Fields
             return _measure_gateways(gateways, arguments.groups, sizes)
         finally:
             for gateway in gateways:
-                gateway.kill()
+                gateway.end()
 
 
 def _measure_gateways(gateways: list[GatewayProcess], count: int, sizes: tuple[int, int, int, int]) -> Fields:
