@@ -24,6 +24,7 @@ ROGUE = "rogue-"  # prefix of the names of members with false claims
 OPERATOR = 0  # the session of an operator
 NEVER_US = 10**15
 MAX_DIGITS = 20  # of a counter
+LISTED_US = 1_000_000  # how long a command may follow from a list that lacked a topic and was itself deleted since
 AWAY_US = 10_000_000  # servers lag: how long a coordinator may consider a topic deleted after it is listed again
 
 
@@ -65,6 +66,7 @@ class TreeInvariants:
         self.garbled: set[str] = set()  # paths of epochs of other programs: the next one is only higher
         self.applied: set[str] = set()  # ids of commands
         self.doubted: set[str] = set()  # groups whose records of what was given were damaged or hidden: claims count
+        self.gone_us: dict[str, int] = {}  # topic -> when its node was deleted
         self.back_us: dict[str, int] = {}  # existing topic whose node was deleted -> when the node was created again
         ensemble.watchers.append(self.committed)
 
@@ -302,7 +304,7 @@ class TreeInvariants:
     def _topic_changed(self, change: Change) -> None:
         topic = change.path.rpartition("/")[2]
         if change.after is None and any(self.is_sound(group, (topic, 0)) for group in GROUPS):
-            self.back_us[topic] = NEVER_US
+            self.gone_us[topic], self.back_us[topic] = self.ensemble.schedule.now_us, NEVER_US
         elif change.before is None and topic in self.back_us:
             self.back_us[topic] = self.ensemble.schedule.now_us
 
@@ -319,7 +321,7 @@ class TreeInvariants:
         """Whether a list of topics may have lacked the topic because its node was deleted."""
         nodes, now_us = self.ensemble.zk.nodes, self.ensemble.schedule.now_us
         if paths.topic(topic) not in nodes:
-            return paths.BROKER_TOPICS in nodes
+            return paths.BROKER_TOPICS in nodes or now_us < self.gone_us.get(topic, 0) + LISTED_US
         return topic in self.back_us and now_us < self.back_us[topic] + AWAY_US
 
     # Eviction records, holders --------------------------------------------------------------------------------------
