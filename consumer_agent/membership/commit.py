@@ -25,7 +25,7 @@ class Commits:
         self._is_due = False
         self._waiting: list[int] = []  # the application's, for the next commit
         self._under_way: tuple[int, ...] = ()
-        self._left_out: str | None = None  # why offsets are not stored that were final while the next commit waited
+        self.left_out: str | None = None  # why offsets are not stored that were final while the next commit waited
         self.progress_token: int | None = None  # set while a commit waits for positions, with the lane kept free
 
     @property
@@ -58,7 +58,7 @@ class Commits:
     def handle_given_up(self, failure: str | None) -> None:
         """Note that partitions are given up, and why their offsets are not stored: a commit that waits fails."""
         if self._waiting:
-            self._left_out = self._left_out or failure
+            self.left_out = self.left_out or failure
 
     def begin(self) -> None:
         """Read the positions; the lane is free."""
@@ -86,8 +86,8 @@ class Commits:
 
     def _end(self, error: str | None) -> None:
         if self._under_way:
-            self._effects.add(CommitFinished(self._under_way, error or self._left_out))
-            self._under_way, self._left_out = (), None
+            self._effects.add(CommitFinished(self._under_way, error or self.left_out))
+            self._under_way, self.left_out = (), None
 
     def tell_stored(
         self,

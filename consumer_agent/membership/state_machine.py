@@ -299,7 +299,8 @@ class StateMachine:
             if member.has_given_up:  # without `on_revoke`
                 self._effects.add(TellLost())
             self._effects.add(Forget(frozenset(member.lane.record.partitions)))
-            self._end_commits(member, member.lane.failure)  # their offsets were written with the final ones
+            # Their offsets were written with the final ones, or earlier.
+            self._end_commits(member, member.commits.left_out or member.lane.failure)
             self._become_closed()
         else:
             self.former = member.name

@@ -49,6 +49,7 @@ new_reentrant_lock: Callable[[], threading._RLock] = _original("RLock")
 _start_new_thread: Callable[[Callable[[], None], tuple[()]], int] = _original("start_new_thread")
 get_ident: Callable[[], int] = _original("get_ident")
 _own: set[int] = set()  # idents of the threads that `Thread` has started
+os.register_at_fork(after_in_child=_own.clear)  # the child has none of them, and gives their idents to its own threads
 
 
 def within_signal_handler() -> bool:

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from consumer_agent.membership.effects import CommitFinished, Effect, ReadProgress, RecordCommitted, StopEmitting, Warn
-from consumer_agent.membership.events import CommitRequested, Position, Progress, Tick
+from consumer_agent.membership.events import CloseRequested, CommitRequested, Position, Progress, Tick
 from consumer_agent.membership.fenced_writes import MAX_REFUSALS, MAX_REFUSED_OFFSETS
 from consumer_agent.membership.state_machine import State
 from tests.unit.consumer_agent.membership.driver import (
@@ -72,6 +72,19 @@ def test_a_commit_that_waits_fails_if_a_final_offset_was_not_stored(driver: Driv
     assert finished.tokens == (99,)
     assert (finished.error is None) is is_cancelled
     assert commit(driver, {T1: 21} | ({T0: 10} if is_cancelled else {}), 100) == [CommitFinished((100,))]
+
+
+def test_a_commit_that_waits_fails_so_too_if_the_consumer_is_closed_before_it(driver: Driver) -> None:
+    """In `StateMachine._left`, ask only what the last write has left out: the commit was confirmed."""
+    driver.progress(driver.stop(frozenset({T0})), {T0: Position(12, 12), T1: Position(21, 21)})
+    driver.step(CommitRequested(99))
+    driver.answer_write(Refused(Refusal.NO_AUTH, 2))
+    driver.step(CloseRequested())
+    driver.progress(driver.answer_write(Done((2, None))), {T1: Position(21, 21)})
+    driver.answer_write(Done((None, 1)))
+    (finished,) = of_type(driver.answer_write(Done()), CommitFinished)
+    assert finished.tokens == (99,)
+    assert finished.error is not None
 
 
 def test_a_commit_of_nothing_new_is_over_at_once(driver: Driver) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
 from collections.abc import Callable
 from unittest import mock
 
 import gevent
 import pytest
 
-from consumer_agent.runtime.threads import Condition, Thread, new_lock
+from consumer_agent.runtime.threads import Condition, Thread, in_own_thread, new_lock
 from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.runtime.interrupts import Interrupt, Interrupted
 
@@ -148,3 +150,23 @@ def test_a_thread_that_cannot_start_is_not_alive(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(RuntimeError, match="can't start"):
             thread.start()
     assert not thread.is_alive
+
+
+def test_a_forked_process_has_none_of_the_threads_of_its_parent() -> None:
+    """Keep their idents: the child's threads get them, and a `close` in one of these left the group without callbacks.
+
+    The thread that forks has its ident in the child, too.
+    """
+    codes: list[int] = []
+
+    def fork() -> None:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            child = os.fork()
+        if not child:
+            os._exit(in_own_thread())
+        codes.append(os.waitpid(child, 0)[1])
+
+    thread = Thread(fork, "forks")
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert codes == [0]
