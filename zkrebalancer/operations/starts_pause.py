@@ -59,6 +59,7 @@ class Pause:
     change: LastChange  # what the pause is for
     version: int = field(init=False)
     has_written: bool = field(default=False, init=False)  # an operation, with which it was renewed
+    has_asked_kafka: bool = field(default=False, init=False)  # to store offsets: an interrupt leaves in doubt if it did
     name: str = field(default_factory=lambda: uuid4().hex)
     _written_us: int = field(default=0, init=False)  # when it was renewed last
 
@@ -83,6 +84,7 @@ class Pause:
         if self._silent_s > MAX_SILENT_S:
             text = f"the pause of starts of group {self.group} may be over, as this process was suspended"
             raise OffsetsRefusedError(f"{text}: nothing more is written to Kafka; try again")
+        self.has_asked_kafka = True
 
     def write(
         self, zk: BlockingZk, waiting: list[Operation] | None = None, guards: Mapping[str, Check] | None = None
@@ -141,8 +143,8 @@ def starts_paused(zk: BlockingZk, group: str, what: str) -> Iterator[Pause]:
         pause.write(zk)
         refuse_consumers(zk, group)
         yield pause
-    except BaseException:
-        if pause.has_written:
+    except BaseException as error:
+        if pause.has_written or (pause.has_asked_kafka and not isinstance(error, RebalancerError)):
             _log.warning("group %s: cut off half-way: repeat this before the consumers of the group start", group)
         with suppress(RebalancerError):  # the first error says why nothing was written
             _resume(zk, pause)

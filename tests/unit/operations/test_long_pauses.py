@@ -117,6 +117,27 @@ def test_a_process_that_was_suspended_writes_no_offsets_to_kafka(
     assert kafka.written == {}
 
 
+class InterruptedKafka(SlowKafka):
+    """Ctrl-C comes while Kafka is asked, which may store the offsets all the same."""
+
+    def write(self, offsets: Mapping[TopicPartition, int], before_each_try: Callable[[], None]) -> None:
+        super().write(offsets, before_each_try)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("imports", [True, False])
+def test_who_interrupts_a_write_to_kafka_is_told_that_it_may_be_half_way(
+    imports: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `starts_paused`, ask only what is written in ZooKeeper."""
+    world = world_with(partitions=2)
+    world.pass_time(1_000)
+    zk, store = cast("BlockingZk", ModelClient(world.zk)), cast("StoredInKafka", InterruptedKafka(world))
+    with pytest.raises(KeyboardInterrupt):
+        _import_or_reset(zk, store, imports=imports)
+    assert "cut off half-way: repeat this" in caplog.text
+
+
 def _import_or_reset(zk: BlockingZk, store: StoredInKafka, *, imports: bool) -> None:
     if imports:
         import_into_kafka(zk, store, GROUP, {("t", 0): 9}, dry_run=False)
