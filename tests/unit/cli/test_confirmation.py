@@ -159,7 +159,10 @@ def test_a_closed_input_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_region_that_keeps_its_states_is_named_before_offsets_are_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, has_region: bool
 ) -> None:
-    """In `reset`, `restore_offsets` or `import_offsets`, do not call `note_states`: records are counted twice."""
+    """In `reset`, `restore_offsets` or `import_offsets`, do not call `note_states`: records are counted twice.
+
+    Or call it when the group's own offsets stay.
+    """
     world = world_with()
     on(monkeypatch, world)
     offsets = [Create(paths.offsets(GROUP, "t")), Create(paths.offsets(GROUP, "t", 0), b"5")]
@@ -174,3 +177,5 @@ def test_a_region_that_keeps_its_states_is_named_before_offsets_are_set(
     ):
         told = run(*command, "--dry-run").stderr
         assert ("note: group g has a consistent region: its members keep the states" in told) is has_region
+    for_others = run("offsets", "import", GROUP, str(file), "--to", "old-consumers", "--dry-run")
+    assert (for_others.exit_code, "note:" in for_others.stderr) == (0, False)

@@ -192,8 +192,9 @@ def import_offsets(
             return put(zk, group, offsets, dry_run)
 
     changes = store(dry_run=True)
-    with BlockingZk(zookeeper) as zk:
-        note_states(zk, group)
+    if target != OLD:  # those of the group itself stay
+        with BlockingZk(zookeeper) as zk:
+            note_states(zk, group)
     move_offsets.refuse_outside_log(kafka, offsets)
     dry_run = dry_run or not (yes or _may_replace(changes, as_json=as_json))
     if not dry_run:
