@@ -214,7 +214,7 @@ def no_work_stays() -> Iterator[None]:
 def test_executors_that_are_killed_change_nothing(spark: SparkSession, small: Small, tmp_path: Path) -> None:
     out = tmp_path / "out"
     job = begin(tmp_path, "run", "--events", small.events, "--out", out, *ON_EXECUTORS)
-    kill_executors(job, "the first table", lambda: any(out.glob("intervals/*.parquet")))
+    kill_executors(job, "the first table", lambda: any(out.glob("store/run/*/intervals/*.parquet")))
     require_success(job)
     small.assert_equal(out)
 
