@@ -227,7 +227,13 @@ class _Barrier:
         """Let coordinators lead, unless a part is missing."""
         if kind is not None:
             self._give_up()
-        elif isinstance(self.zk.perform(self._removal(), CHANGED | {Refusal.NOT_EMPTY}), Refused):
+            return
+        try:
+            is_refused = isinstance(self.zk.perform(self._removal(), CHANGED | {Refusal.NOT_EMPTY}), Refused)
+        except BaseException:  # as above
+            self._let_lead("the whole tree")
+            raise
+        if is_refused:
             raise RestoreLostError(_lost("what kept coordinators from leading was changed"))
 
     def _removal(self) -> Multi:
@@ -239,11 +245,14 @@ class _Barrier:
             _log.warning("the tree is restored in part, so no coordinator can lead: restore again with --overwrite")
             with suppress(RebalancerError):
                 self.zk.perform(Multi((Delete(self.fence.path),)), CHANGED)
-            return
+        else:
+            self._let_lead("nothing")
+
+    def _let_lead(self, restored: str) -> None:
         give_up_s = time.monotonic() + RECONNECT_S
         while why := self._why_kept():
             if time.monotonic() >= give_up_s:
-                _log.warning("nothing was restored, but no coordinator may be able to lead: %s; %s", why, _REMEDY)
+                _log.warning("%s was restored, but no coordinator may be able to lead: %s; %s", restored, why, _REMEDY)
                 return
             gevent.sleep(RECONNECT_INTERVAL_S)
 

@@ -243,6 +243,38 @@ def test_a_restore_that_ends_as_it_begins_keeps_no_coordinator_from_leading(
     assert leads(world)
 
 
+class TornAtEnd(Client):
+    """Raises an interrupt instead of the reply to the transaction that ends a restore."""
+
+    is_sent = True
+    is_torn = False
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        if self.is_torn or not isinstance(call, Multi) or Delete(paths.RESTORE) not in call.operations:
+            return super().perform(call, expected)
+        self.is_torn = True
+        if self.is_sent:
+            super().perform(call, expected)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_who_interrupts_the_end_of_a_restore_keeps_no_coordinator_from_leading(
+    tmp_path: Path, *, is_sent: bool
+) -> None:
+    """In `_Barrier.__exit__`, let the interrupt pass: no coordinator leads, and nobody is told."""
+    file, world = backed_up(tmp_path), empty_world()
+    torn = TornAtEnd(world, 10_000)
+    torn.principal, torn.session_id, torn.is_sent = COORDINATOR, world.zk.open().session_id, is_sent
+    with pytest.raises(KeyboardInterrupt):
+        operation.restore(
+            cast("BlockingZk", torn), file, overwrite=False, adopt_topics=False, now_ms=1, progress=nothing
+        )
+    assert paths.group(GROUP) in world.zk.nodes
+    assert paths.RESTORE not in world.zk.nodes
+    assert leads(world)
+
+
 def test_what_a_restore_cannot_take_back_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
