@@ -32,7 +32,7 @@ from consumer_agent.membership.state_machine import MachineSettings, StateMachin
 from consumer_agent.runtime.machine_thread import MachineThread
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
-from consumer_agent.runtime.threads import in_own_thread, while_in_use
+from consumer_agent.runtime.threads import while_in_use
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.registration import Registration
@@ -121,14 +121,6 @@ class Engine:
         self.machine_thread.join(max(THREAD_END_TIMEOUT_S, deadline_s - time.monotonic()))
         self.fetcher.current.join(THREAD_END_TIMEOUT_S)
         self._telemetry.close()
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether a thread of a consumer asks: the garbage collector and a log's handlers run in any thread.
-
-        If one of another consumer waited, that would lose its lease.
-        """
-        return in_own_thread()
 
     def drop(self, how: str = "was dropped without close()") -> None:
         """Warn that the callbacks of a consumer are not called; let the machine thread leave the group and end.

@@ -29,7 +29,7 @@ from consumer_agent.runtime.notices import Notice, Tell
 from consumer_agent.runtime.record_buffer import RecordBuffer, Run
 from consumer_agent.runtime.shared_state import SharedState
 from consumer_agent.runtime.telemetry import Telemetry
-from consumer_agent.runtime.threads import new_lock
+from consumer_agent.runtime.threads import in_own_thread, new_lock
 from consumer_agent.runtime.usage import Usage
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.fields import TopicPartition
@@ -407,7 +407,7 @@ class Frontend(Usage):
             raise ConsumerStateError("close may not be called from within a callback or a deserializer")
         if self.runner is not None:
             raise ConsumerStateError("close: run is under way; raise from a handler or a callback to end it")
-        if self._engine is not None and self._engine.is_own_thread:
+        if self._engine is not None and in_own_thread():
             self.is_closed = True
             self._engine.drop("was closed in a consumer's own thread")
             self.shared.changed.notify_if_free()  # else a poll of another thread ends when the group is left

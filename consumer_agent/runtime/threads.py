@@ -24,7 +24,10 @@ LOOP_DESCRIPTORS = 8  # for an event loop, whose C code hangs if there are none
 
 
 def in_own_thread() -> bool:
-    """Whether this is a thread of ours, of any consumer."""
+    """Whether this is a thread of ours, of any consumer: the garbage collector and a log's handlers run in any thread.
+
+    It must not wait for another consumer: its own one would lose its lease.
+    """
     return get_ident() in _own
 
 

@@ -13,7 +13,7 @@ from consumer_agent.errors import ConsumerStateError
 from consumer_agent.membership.events import Position
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.shared_state import SharedState
-from consumer_agent.runtime.threads import within_signal_handler
+from consumer_agent.runtime.threads import in_own_thread, within_signal_handler
 from zkrebalancer.protocol.fields import TopicPartition
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Usage:
 
     def _require_other_thread(self, method: str) -> None:
         """Raise in a thread of a consumer, which must not wait: a log's handler or a finalizer runs there."""
-        if self._engine is not None and self._engine.is_own_thread:
+        if self._engine is not None and in_own_thread():
             raise ConsumerStateError(f"{method} may not be called in a consumer's own threads, by a log's handler")
 
     def _require_no_change(self, method: str) -> None:

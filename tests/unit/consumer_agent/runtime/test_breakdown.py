@@ -198,7 +198,7 @@ def test_in_an_own_thread_of_the_consumer_nothing_waits_for_that_thread() -> Non
 
 
 def test_a_close_in_a_thread_of_another_consumer_does_not_keep_that_waiting() -> None:
-    """In `Engine.is_own_thread`, ask for its own ones: the other consumer stood still for 10 s, and lost its lease."""
+    """In `in_own_thread`, ask for its own ones: the other consumer stood still for 10 s, and lost its lease."""
     setting = Setting()
 
     def close() -> None:
@@ -217,8 +217,12 @@ def test_a_close_in_a_thread_of_another_consumer_does_not_keep_that_waiting() ->
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_close_in_an_own_thread_wakes_a_poll_unless_it_had_to_wait_for_the_lock(is_held: bool) -> None:
     frontend = Consumer(CONFIG)._frontend
-    frontend._engine = engine = mock.Mock(is_own_thread=True)
-    closing = threading.Thread(target=frontend.begin_closing)
+    frontend._engine = engine = mock.Mock()
+
+    def close() -> None:
+        frontend.begin_closing()
+
+    closing = Thread(close, "a machine thread")
     with frontend.shared.lock if is_held else nullcontext():
         closing.start()
         closing.join(DEADLINE_S)
