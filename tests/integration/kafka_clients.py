@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -282,12 +283,12 @@ def close_in_turn(readers: Sequence[Reader | ProcessReader]) -> None:
 
     librdkafka forgets its member id when it is closed during a rebalance, so its last commit would be refused.
     """
-    held = sorted(partition for reader in readers for partition in reader.assigned)
-    for number, reader in enumerate(readers, 1):
-        reader.close()
-        staying = readers[number:]
+    staying = deque(readers)
 
-        def are_shared(staying: Sequence[Reader | ProcessReader] = staying) -> bool:
-            return not staying or sorted(partition for one in staying for partition in one.assigned) == held
+    def owned() -> list[int]:
+        return sorted(partition for reader in staying for partition in reader.assigned)
 
-        wait_until(are_shared, "those that stay do not share the partitions")
+    every = owned()
+    while staying:
+        staying.popleft().close()
+        wait_until(lambda: not staying or owned() == every, "those that stay do not share the partitions")

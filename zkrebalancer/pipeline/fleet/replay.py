@@ -26,6 +26,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import attrgetter
 
 from zkrebalancer.assignment import STRATEGIES
 from zkrebalancer.pipeline.sweep.model import (
@@ -163,15 +164,13 @@ def _returns(steps: Sequence[Step], grace_us: int) -> dict[int, int]:
     """
     found: dict[int, int] = {}
     absorbed: set[int] = set()
+    at_us = attrgetter("at_us")
     for left, end in enumerate(steps):
         if end.joins or end.client is None:
             continue
-        since_us, until_us = end.at_us - end.silent_us, end.at_us + grace_us
-        gone: set[str] = {end.name}
-        begin = bisect_left(steps, since_us, key=lambda step: step.at_us)
-        upto = bisect_right(steps, until_us, key=lambda step: step.at_us)
-        gone |= {step.name for step in steps[begin:left] if not step.joins}
-        for index in range(begin, upto):
+        begin = bisect_left(steps, end.at_us - end.silent_us, key=at_us)
+        gone = {end.name, *(step.name for step in steps[begin:left] if not step.joins)}
+        for index in range(begin, bisect_right(steps, end.at_us + grace_us, key=at_us)):
             step = steps[index]
             if step.joins and step.client == end.client and step.name not in gone and index not in absorbed:
                 found[left] = index
