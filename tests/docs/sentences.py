@@ -1,4 +1,4 @@
-"""What sentences of the pages say: computed from the published runs, as the tables are."""
+"""Computes the figures in the pages' sentences from the published runs, as the tables are computed."""
 
 from __future__ import annotations
 
