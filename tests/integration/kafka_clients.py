@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import gevent
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient
 
 from tests.support import kafka_tools
 from tests.support.deadlines import WITHIN_S
@@ -268,6 +269,13 @@ def produce(bootstrap: str, topic: str, values: list[str], **settings: object) -
     for number, value in enumerate(values):
         producer.produce(topic, value.encode(), partition=number % 6)
     assert gevent.get_hub().threadpool.apply(producer.flush, (WITHIN_S,)) == 0  # the test's ZooKeeper session lives on
+
+
+def committed(bootstrap: str, group: str) -> int:
+    """Return how many records the offsets of a group, kept at these brokers, cover."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return sum(int(one.offset) for one in answer.result(WITHIN_S).topic_partitions or ())
 
 
 def wait_until(is_so: Callable[[], bool], what: str | Callable[[], str], within_s: float = WITHIN_S) -> None:

@@ -24,7 +24,7 @@ from confluent_kafka.cimpl import NewTopic
 from tests.integration.away_coordinator import TIMED_OUT, asking
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess, group_of
-from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, close_in_turn, produce, wait_until
+from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, close_in_turn, committed, produce, wait_until
 from tests.integration.raw_requests import answer, received, request
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.cli.group_coordinator import OPEN_FILES
@@ -74,13 +74,6 @@ def own_all(readers: list[Reader]) -> bool:
     """Whether the readers share all partitions without overlap, and each has some."""
     held = [partition for reader in readers for partition in reader.assigned]
     return sorted(held) == list(range(PARTITIONS)) and all(reader.assigned for reader in readers)
-
-
-def committed(bootstrap: str, group: str) -> int:
-    """Return how many records the offsets of a group, kept at these brokers, cover."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return sum(int(one.offset) for one in answer.result(WAIT_S).topic_partitions or ())
 
 
 def test_a_produce_without_acknowledgement_is_not_waited_for(gateway: GatewayProcess) -> None:

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient
 
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess, group_of
-from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
+from tests.integration.kafka_clients import KIP_848, Reader, committed, produce, wait_until
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
@@ -74,13 +72,6 @@ def are_shared(lab: Lab, readers: list[Reader]) -> bool:
     )
 
 
-def committed(bootstrap: str, group: str = GROUP) -> int:
-    """Return how many records the group's offsets cover, as a tool sees them there."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return sum(int(one.offset) for one in answer.result(WITHIN_S).topic_partitions or ())
-
-
 def settled(lab: Lab, readers: list[Reader], what: str) -> None:
     lab.wait_for(f"{what}: all partitions are shared", lambda: are_shared(lab, readers), WITHIN_S)
 
@@ -124,13 +115,13 @@ def test_clients_and_an_agent_share_a_group(lab: Lab, gateway: GatewayProcess, o
     while len(readers) > 1:
         readers.pop(0).close()
         settled(lab, readers, "a reader leaves")
-    wait_until(lambda: committed(gateway.bootstrap) == 600, "not every record is read")
+    wait_until(lambda: committed(gateway.bootstrap, GROUP) == 600, "not every record is read")
     readers.pop().close()
     if offsets == "zookeeper":
         report = lab.group(GROUP)
         inspection.read_offsets(lab.zk, report)
         assert sum(report.offsets.values()) == 600
-    assert committed(lab.cluster.bootstrap) == (0 if offsets == "zookeeper" else 600)
+    assert committed(lab.cluster.bootstrap, GROUP) == (0 if offsets == "zookeeper" else 600)
     verdict = checker.check(lab.events)
     assert verdict.overlaps == 0, verdict
 

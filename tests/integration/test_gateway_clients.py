@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -22,6 +21,7 @@ from tests.integration.kafka_clients import (
     KIP_848,
     ProcessReader,
     close_in_turn,
+    committed,
     produce,
     wait_until,
 )
@@ -158,13 +158,6 @@ def make_topics(cluster: LocalCluster, teams: list[Team], replicas: int) -> None
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for made in admin.create_topics([NewTopic(team.name, PARTITIONS, replicas) for team in teams]).values():
         made.result(WAIT_S)
-
-
-def committed(bootstrap: str, group: str) -> int:
-    """Return how many records the offsets of a group cover."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return sum(int(one.offset) for one in answer.result(WAIT_S).topic_partitions or ())
 
 
 def end_all(teams: list[Team]) -> None:
