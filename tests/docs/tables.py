@@ -28,7 +28,7 @@ from tests.docs.figures import (
 from tests.style.sources import ROOT
 from zkrebalancer.pipeline.report.frontier import TUNED_MS
 
-PAGES = ("docs/experiments.md", "docs/results.md")
+PAGES = ("README.md", "docs/experiments.md", "docs/results.md")
 MAIN = "experiments-2026-11-29-compared.jsonl"  # those of the first page
 COMPARISON = "experiments-2026-11-29-comparison.csv"
 EARLIER = "experiments-2026-11-28-compared.jsonl"  # an earlier report, on a quicker machine, servers without C2
@@ -37,7 +37,15 @@ STEADY = "experiments-2026-11-29-steady.jsonl"  # groups at rest
 STEADY_COMPARISON = "experiments-2026-11-29-steady-comparison.csv"
 SHORTER = "experiments-2026-11-29-shorter.jsonl"  # heartbeats below 50 ms
 SHORTER_COMPARISON = "experiments-2026-11-29-shorter-comparison.csv"
-REPORTS = {MAIN: COMPARISON, EARLIER: EARLIER_COMPARISON, STEADY: STEADY_COMPARISON, SHORTER: SHORTER_COMPARISON}
+DELAYED = "experiments-2026-11-29-delays.jsonl"  # partitions that reach an index entry one after the other
+DELAYED_COMPARISON = "experiments-2026-11-29-delays-comparison.csv"
+REPORTS = {
+    MAIN: COMPARISON,
+    EARLIER: EARLIER_COMPARISON,
+    STEADY: STEADY_COMPARISON,
+    SHORTER: SHORTER_COMPARISON,
+    DELAYED: DELAYED_COMPARISON,
+}
 OTHERS = "experiments-2026-11-28-others.jsonl"
 OLD_BROKER = "experiments-2026-11-28-kafka-3.9.jsonl"
 SLOW_DISK = "experiments-2026-11-29-slow-disk.jsonl"  # servers without the optimizing compiler, on a slower machine
@@ -52,6 +60,7 @@ SHORTEST = Column("kip848, 20 ms", "kip848", "heartbeat-20")
 WITH_SHORT = [OURS, KIP, SHORT, RANGE, COOPERATIVE]
 NAMED = ["this project, incremental", "KIP-848", "KIP-848, 50 ms", "classic range", "classic cooperative"]
 ON_RESULTS = [Column(name, of.protocol, of.settings) for name, of in zip(NAMED, WITH_SHORT, strict=True)]
+ON_FIRST_PAGE = [ON_RESULTS[0], ON_RESULTS[2], ON_RESULTS[1], *ON_RESULTS[3:]]  # the strongest rival beside ours
 SERVERS = "[three servers of each kind](experiments.md#with-three-servers-of-each-kind)"
 NETWORK = "[round trips of 10 ms](experiments.md#with-a-network-between-hosts)"
 UNOWNED = partial(Row, measure="unowned_partition_ms", unit=1_000, digits=1)
@@ -61,6 +70,8 @@ CPU = "cpu_without_producers_ms"
 scale_out = partial(Row, file=MAIN, scenario="scale-out")
 crash = partial(Row, file=MAIN, scenario="crash")
 far = partial(Row, file=MAIN, scenario="far-10ms")
+again = partial(Row, file=DELAYED, scenario="scale-out")
+LATER = " ([later runs](experiments.md#again-with-first-records-of-several-lengths))"
 
 AT_REST = [
     scale_out("at rest: requests per second", "rest_requests_per_s"),
@@ -81,7 +92,6 @@ THREE_JOIN = [
     scale_out("first record: 95th percentile", FIRST, summary=late),
     scale_out("first record: longest", FIRST, summary=max),
     UNOWNED("three join: partitions without a consumer, s", file=MAIN, scenario="scale-out"),
-    *(scale_out(title, measure, digits=digits) for title, measure, digits in DELAYS),
     scale_out("stopped needlessly", "stopped_needlessly"),
     scale_out("requests to ZooKeeper and broker", "requests"),
     scale_out("processor time, ms", CPU),
@@ -132,10 +142,18 @@ SUMMARY = [
     scale_out("a member joins: first record, ms, 95th percentile", FIRST, summary=late),
     scale_out("a member joins: first record, ms, longest", FIRST, summary=max),
     UNOWNED("three join: partitions without an owner, s", file=MAIN, scenario="scale-out"),
-    *(scale_out(f"three join: {title}", measure, digits=digits) for title, measure, digits in DELAYS),
+    *(again(f"three join: {title}{LATER}", measure, digits=digits) for title, measure, digits in DELAYS),
     crash("a member is killed: settled, ms", SETTLED, change=KILL),
     UNOWNED("killed: partitions without an owner, s", file=MAIN, scenario="crash", change=KILL),
     crash("it returns: settled, ms", SETTLED, change=RETURN),
+    *AT_REST,
+]
+FIRST_PAGE = [
+    SUMMARY[0],
+    far("the same with round trips of 10 ms", SETTLED),
+    SUMMARY[3],
+    UNOWNED("three join: partitions without an owner, s", file=MAIN, scenario="scale-out"),
+    crash("a member is killed: settled, ms, median", SETTLED, change=KILL),
     *AT_REST,
 ]
 earlier = partial(Row, file=EARLIER, scenario="scale-out")
@@ -154,7 +172,7 @@ DIFFERENCES = [
     scale_out("settled, ms", SETTLED),
     scale_out("first record, ms", FIRST),
     scale_out("partitions without an owner, s", "unowned_partition_s", digits=1),
-    *(scale_out(title, measure, digits=digits) for title, measure, digits in DELAYS),
+    *(again(f"{title}{LATER}", measure, digits=digits) for title, measure, digits in DELAYS),
     *AT_REST,
 ]
 
@@ -184,6 +202,23 @@ STEADILY = [
     steady("of members", "rest_cpu_member_ms_per_s"),
     BROKER,
     steady("memory of everything, MB", "rss_mb"),
+]
+JOINED_AGAIN = [
+    *joins_of(DELAYED, "scale-out"),
+    again("stopped needlessly", "stopped_needlessly"),
+    again("requests to ZooKeeper and broker", "requests"),
+]
+STEADILY_AGAIN = [
+    *(Row(title, measure, DELAYED, "steady", digits=digits) for title, measure, digits in DELAYS),
+    *(replace(row, file=DELAYED) for row in STEADILY),
+]
+DIFFERENCES_AGAIN = [
+    replace(row, title=f"{change}: {row.title.removesuffix(LATER)}", file=DELAYED, scenario=scenario)
+    for change, scenario, rows in (
+        ("joins", "scale-out", DIFFERENCES),
+        ("at rest", "steady", [row for row in STEADILY_AGAIN if row.measure != BROKER.measure]),
+    )
+    for row in rows
 ]
 
 Changes = list[Callable[..., Row]]
@@ -317,6 +352,7 @@ def how_many(columns: list[Column], rows: Changes) -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
+    "first-page": lambda: rendered(Table(ON_FIRST_PAGE, FIRST_PAGE, bold=False)),
     "summary": lambda: rendered(Table(ON_RESULTS, SUMMARY, bold=False)),
     "differences": lambda: rendered_differences(ON_RESULTS[1:], DIFFERENCES),
     "joins": lambda: rendered(Table(WITH_SHORT, THREE_JOIN)),
@@ -329,6 +365,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "shorter": lambda: rendered(Table([OURS, SHORTEST], joins_of(SHORTER, "scale-out"))),
     "steady": lambda: rendered(Table(WITH_SHORT, STEADILY)),
     "steadily": lambda: rendered_differences(WITH_SHORT[1:], [row for row in STEADILY if row is not BROKER]),
+    "again": lambda: rendered(Table(WITH_SHORT, JOINED_AGAIN)),
+    "steady-again": lambda: rendered(Table(WITH_SHORT, STEADILY_AGAIN)),
+    "differences-again": lambda: rendered_differences(WITH_SHORT[1:], DIFFERENCES_AGAIN),
     "failures": lambda: of_each_measure(WITH_SHORT, FAILURES),
     "changes": lambda: of_each_measure(WITH_SHORT, CHANGES),
     "defaults": lambda: of_each_measure(COMPARED, DEFAULTS),

@@ -31,7 +31,7 @@ from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.pipeline.report.statistics import ALPHA, difference
 
-PAGES = {path: (ROOT / path).read_text() for path in ("README.md", *tables.PAGES, "docs/ideas/when-to-use.md")}
+PAGES = {path: (ROOT / path).read_text() for path in (*tables.PAGES, "docs/ideas/when-to-use.md")}
 
 
 @pytest.mark.parametrize("file", PUBLISHED)
