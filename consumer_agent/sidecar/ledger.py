@@ -76,12 +76,12 @@ class Ledger:
     """The open records: fetched for the child and not finished."""
 
     def __init__(self, max_records: int, max_bytes: int, max_failures: int) -> None:
-        """Begin empty. At most `max_records` are open; the child has at most about `max_bytes` at a time."""
+        """Begin empty. At most `max_records` are open; no more are taken while these have `max_bytes`."""
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._max_failures = max_failures
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._open_count = 0
+        self._open_count = self._open_bytes = 0
         self._given_bytes = 0
         self.given_count = 0
         self._suspect_count = 0
@@ -90,7 +90,7 @@ class Ledger:
     @property
     def room(self) -> int:
         """How many records may be added with `take`."""
-        return max(0, self._max_records - self._open_count)
+        return max(0, self._max_records - self._open_count) if self._open_bytes < self._max_bytes else 0
 
     @property
     def open_count(self) -> int:
@@ -107,6 +107,7 @@ class Ledger:
             held.waiting.append(_Entry(record, size_bytes))
             held.end = record.offset + 1
             self._open_count += 1
+            self._open_bytes += size_bytes
 
     def give(self, now_ms: int, unreleased: Collection[TopicPartition] = ()) -> list[Record]:
         """Return the records to give the child now; none of unreleased partitions, which may be at other offsets."""
@@ -239,6 +240,7 @@ class Ledger:
 
     def _close(self, entry: _Entry) -> None:
         self._open_count -= 1
+        self._open_bytes -= entry.size_bytes
         self._suspect_count -= entry.is_suspect
 
     def _blame(self, held: _Partition, entry: _Entry, reason: str) -> None:

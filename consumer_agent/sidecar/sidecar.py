@@ -50,7 +50,7 @@ class SidecarSettings:
     max_in_flight_records: int = 500
     """Most records fetched for the child and not yet acknowledged."""
     max_in_flight_bytes: int = 16 * 1024 * 1024
-    """Most bytes given to the child and not yet acknowledged, approximately."""
+    """Most bytes fetched for the child and not yet acknowledged, besides those of one poll."""
     max_failures: int = 3
     """Failures of one record before it goes to `dead_letter`. At most `max_restarts`."""
     max_restarts: int = 10

@@ -61,6 +61,18 @@ def test_what_is_given_is_bounded_in_records_and_bytes() -> None:
     assert offsets(large.give(0)) == [(0, 2)]
 
 
+def test_no_more_is_taken_while_open_records_have_the_limit_of_bytes() -> None:
+    """In `Ledger.room`, count records only: 500 large ones that wait for a slow child fill the memory."""
+    book = ledger(max_bytes=2_000)
+    book.take([record(0, 0, size=1_500)])
+    assert book.room == 99
+    book.take([record(0, 1, size=1_500)])
+    assert book.room == 0
+    book.give(0)
+    book.ack(T0, 0)
+    assert book.room == 99
+
+
 def test_what_kafka_has_lost_is_answered_before_others_at_its_offsets_are_given() -> None:
     """In `Ledger.give`, give both, or in `take`, keep both: new records were finished that the child never had."""
     book = ledger(max_bytes=300)
@@ -261,12 +273,13 @@ def assert_accounts_are_right(book: Ledger) -> None:
     assert book.given_count == len(given)
     assert book._given_bytes == sum(entry.size_bytes for entry in given)
     assert book.open_count == len(given) + len(others)
+    assert book._open_bytes == sum(entry.size_bytes for entry in (*given, *others))
     assert book._suspect_count == sum(entry.is_suspect for entry in (*given, *others))
 
 
 @given(st.data())
 def test_the_accounts_are_right_whatever_happens(data: st.DataObject) -> None:
-    """In `Ledger.drop`, forget the bytes that were given; in `_close`, the suspects."""
+    """In `Ledger.drop`, forget the bytes that were given; in `_close`, the suspects, or the bytes."""
     book, next_offset = ledger(max_records=8, max_bytes=1_500, max_failures=2), {T0: 0, T1: 0}
     for _ in range(data.draw(st.integers(1, 40))):
         step = data.draw(st.sampled_from(["take", "give", "ack", "fail", "die", "bury", "look", "withhold", "drop"]))
