@@ -59,7 +59,7 @@ PASSING_ERRORS = frozenset(  # those that Kafka's protocol calls retriable, and 
 
 
 class Committed(Protocol):
-    """Called with the reason for each offset that was not stored; `is_hopeless`: retrying is useless."""
+    """Called with the reason for each offset that was not stored; `is_hopeless`: retrying is useless for all."""
 
     def __call__(self, failed: Mapping[TopicPartition, str], *, is_hopeless: bool) -> None: ...  # noqa: D102
 
@@ -99,7 +99,7 @@ class KafkaOffsetStore:
                 answer(dict.fromkeys(offsets, _reason(error)), is_hopeless=error.code() not in PASSING_ERRORS)
                 return
             refused = {(tp.topic, tp.partition): tp.error for tp in future.result().topic_partitions if tp.error}
-            hopeless = any(refusal.code() not in PASSING_ERRORS for refusal in refused.values())
+            hopeless = bool(refused) and all(one.code() not in PASSING_ERRORS for one in refused.values())
             answer({partition: _reason(refusal) for partition, refusal in refused.items()}, is_hopeless=hopeless)
 
         self._request("alter_consumer_group_offsets", partitions, timeout_s, answered)

@@ -117,6 +117,19 @@ def test_what_is_refused_in_part_is_named() -> None:
         assert setting.commit() == ({B: "the group has members of Kafka's own protocol (not a member)"}, True)
 
 
+def test_a_topic_that_is_refused_for_good_keeps_no_other_from_being_tried_again() -> None:
+    """In `KafkaOffsetStore.commit`, ask for any of them: while the coordinator moved, final offsets were not stored."""
+    setting = Setting()
+    answer: Future[Any] = Future()
+    passing, hopeless = KafkaError(KafkaError.NOT_COORDINATOR), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    refused = [mock.Mock(topic=topic, partition=0, error=why) for topic, why in (("a", passing), ("b", hopeless))]
+    answer.set_result(mock.Mock(topic_partitions=refused))
+    with mock.patch.object(setting.admin, "alter_consumer_group_offsets", return_value={"g": answer}):
+        failed, is_hopeless = setting.commit()
+    assert failed.keys() == {("a", 0), ("b", 0)}
+    assert not is_hopeless
+
+
 def test_what_may_not_be_read_is_named_a_topic_or_the_group(caplog: pytest.LogCaptureFixture) -> None:
     """The topics may have the group's name. Each line once, until the right is back."""
     setting = Setting()
