@@ -76,7 +76,7 @@ class RecordBuffer:
 
     def __init__(self, settings: BufferSettings) -> None:
         """Begin empty."""
-        self._settings = settings
+        self.settings = settings
         self.keeps_copies = False  # of states: every finished offset has one, also where reading goes back
         self._partitions: dict[TopicPartition, BufferedPartition] = {}
         self._unfinished: set[TopicPartition] = set()  # partitions whose marks may differ
@@ -90,16 +90,16 @@ class RecordBuffer:
     @property
     def room(self) -> int:
         """How many records may be put now; 0 while no more should be fetched."""
-        if self._byte_count >= self._settings.max_bytes:
+        if self._byte_count >= self.settings.max_bytes:
             return 0
-        lacks = self.record_count < self._settings.limit
+        lacks = self.record_count < self.settings.limit
         wanted = self._some_lack(self._share()) if self.has_shares else lacks
-        return max(0, self._settings.max_records - self.record_count) if wanted else 0
+        return max(0, self.settings.max_records - self.record_count) if wanted else 0
 
     @property
     def has_shares(self) -> bool:
         """Whether each partition may retain a share, however much the others retain."""
-        return self._settings.prefetch is Prefetch.PER_PARTITION
+        return self.settings.prefetch is Prefetch.PER_PARTITION
 
     def held_back(self) -> frozenset[TopicPartition]:
         """Return the partitions to pause in Kafka's client, so that others get their share.
@@ -107,7 +107,7 @@ class RecordBuffer:
         Only when half of the buffer is full and a partition has less than its share, because Kafka's client drops what
         it has prefetched of a paused partition.
         """
-        settings, share = self._settings, self._share()
+        settings, share = self.settings, self._share()
         if not self.has_shares:
             return frozenset()
         is_crowded = 2 * self.record_count >= settings.max_records or 2 * self._byte_count >= settings.max_bytes
@@ -117,7 +117,7 @@ class RecordBuffer:
         return frozenset(partition for partition, held in self._partitions.items() if held.held_back)
 
     def _share(self) -> int:
-        return max(1, self._settings.limit // max(1, len(self._partitions)))
+        return max(1, self.settings.limit // max(1, len(self._partitions)))
 
     def _some_lack(self, share: int) -> bool:
         return any(held.emitting and held.wanted and held.count < share for held in self._partitions.values())
@@ -235,7 +235,7 @@ class RecordBuffer:
     def _shares(self, limit: int) -> list[int]:
         """Return how many records to take of each partition, in the order of taking."""
         counts = [self._partitions[partition].count for partition in self._ready]
-        if self._settings.fairness is Fairness.PROPORTIONAL:
+        if self.settings.fairness is Fairness.PROPORTIONAL:
             return equal_shares(counts[:limit], limit)
         shares: list[int] = []
         for count in counts:
@@ -289,7 +289,7 @@ class RecordBuffer:
     def admit(self, partition: TopicPartition, generation: int, position: int, thread: int = 0) -> None:
         """Accept records of a partition from `position` on."""
         self.forget([partition])
-        wanted = not self._settings.begins_paused
+        wanted = not self.settings.begins_paused
         self._partitions[partition] = BufferedPartition(generation, position, position, position, thread, wanted=wanted)
 
     def place(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -341,8 +341,8 @@ class RecordBuffer:
 
     def _set_aside(self, partition: TopicPartition, held: BufferedPartition) -> None:
         count, size_bytes = held.count, held.size_bytes
-        is_much = self._aside_count + count > self._settings.max_records
-        if is_much or self._aside_bytes + size_bytes > self._settings.max_bytes:
+        is_much = self._aside_count + count > self.settings.max_records
+        if is_much or self._aside_bytes + size_bytes > self.settings.max_bytes:
             self._drop_records(partition, held)
             held.next_offset = held.returned
         elif count:

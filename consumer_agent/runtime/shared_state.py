@@ -340,9 +340,10 @@ class SharedState:
         return partition in self._view
 
     def take_failure(self) -> RebalancerError | None:
-        """Return an error to raise in the application, one that can pass only once; the lock must be held."""
-        failure, self._failure = self._failure, None
-        return self.breakdown or failure or next(iter(self._without_position.values()), None)
+        """Return an error to raise, one that can pass only once, none of a paused partition; the lock must be held."""
+        failure, self._failure = self.breakdown or self._failure, None
+        paused = set(self.buffer.paused()) if self._without_position and not self.buffer.settings.begins_paused else ()
+        return failure or next((error for tp, error in self._without_position.items() if tp not in paused), None)
 
     def need_position(self, partition: TopicPartition, error: RebalancerError) -> None:
         """Raise this in every poll until the application seeks; the lock must be held."""
@@ -421,7 +422,6 @@ class SharedState:
     def metrics(self) -> dict[str, float]:
         """Return numbers by name; the lock must be held."""
         now_ms = self.now_ms()
-        lag = self.ends.measure(self.buffer.emitting_positions(), now_ms)
         return {
             **{name: count for name, count in self._counts.items() if name not in UNSHOWN},
             "assigned_partitions": len(self.buffer.emitting()),
@@ -429,7 +429,7 @@ class SharedState:
             "unpositioned_partitions": len(self._without_position.keys() | self.buffer.unplaced()),
             "unreadable_partitions": len(self.unreadable.intersection(self.buffer.emitting())),
             "retained_records": self.buffer.retained_count,
-            **lag._asdict(),
+            **self.ends.measure(self.buffer.emitting_positions(), now_ms)._asdict(),
             "lease_ms": min(max(0, self._emit_until_ms - now_ms), MAX_LEASE_MS),
             **self.presence.metrics(),
         }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from consumer_agent import Consumer
-from consumer_agent.errors import CommitFailedError
+from consumer_agent.errors import CommitFailedError, NoOffsetError
+from consumer_agent.membership.offset_books import NO_OFFSET
 from consumer_agent.records import Batch
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import Finished, RecordBuffer
@@ -55,6 +57,27 @@ def test_records_are_returned_only_while_the_lease_is_valid() -> None:
     assert take(shared) == []  # over, though nobody has said so
     shared.emit_until(2_000)
     assert take(shared) == [10, 11, 12, 13, 14]
+
+
+@pytest.mark.parametrize("begins_paused", [False, True])
+def test_an_error_of_a_paused_partition_keeps_no_other_waiting(begins_paused: bool) -> None:
+    """In `SharedState.take_failure`, take any: who could not skip one bad record read nothing of any partition.
+
+    Where all are paused from the beginning, as Spark's are, none is left out.
+    """
+    shared = SharedState(RecordBuffer(replace(ROOMY, begins_paused=begins_paused)), Clock())
+    errors = [NoOffsetError("no offset", partition) for partition in (P0, P1)]
+    for error in errors:
+        shared.admit(error.partition, 3, NO_OFFSET)
+        with shared.lock:
+            shared.need_position(error.partition, error)
+    with shared.lock:
+        shared.buffer.pause([P0])
+        assert shared.take_failure() is errors[0 if begins_paused else 1]
+        shared.buffer.pause([P1])
+        assert shared.take_failure() is (errors[0] if begins_paused else None)
+        shared.buffer.unpause([P0])
+        assert shared.take_failure() is errors[0]
 
 
 @pytest.mark.parametrize("how", ["resumed", "started again", "stopped"])
