@@ -88,6 +88,9 @@ class Consumer(ConsumerBase):
         With `what`, only that: a record and all before it in its partition, or `{("orders", 0): 42}`, the next offsets
         to read, which may be lower than before. If one of them cannot be stored, none is.
 
+        Without `what`, callbacks and signals' handlers finish nothing that the application may be working on, and with
+        `enable_auto_finish=False`, only `finish` does: then what is finished is stored.
+
         Raises:
             CommitFailedError: the partitions were lost, and others will read the records again; or Kafka did not store
             it. CommitTimeoutError: the outcome is unknown after `timeout_s` seconds. ConfigurationError: `what` is none
@@ -209,9 +212,10 @@ class Consumer(ConsumerBase):
 
         With `enable_auto_commit`, the last batch is finished (and committed) with `finish=True`, and not with False. By
         default it is finished if this thread or greenlet has polled it and no longer works on it: not after a `break`
-        out of a loop over the consumer, nor if another thread polls, nor in a signal's handler. Closing again does
-        nothing. If a callback raises, the consumer still leaves its group, then raises the error. If a signal's handler
-        interrupts another call in the middle of a change, that call closes the consumer at its end.
+        out of a loop over the consumer or the batch, nor while an exception is handled that has come since, nor if
+        another thread polls, nor in a signal's handler. Closing again does nothing. If a callback raises, the consumer
+        leaves its group, then raises the error. If a signal's handler interrupts another call in the middle of a
+        change, that call closes the consumer at its end.
 
         Raises:
             ConfigurationError: `finish=True` without `enable_auto_commit`.

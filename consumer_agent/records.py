@@ -93,11 +93,15 @@ class Batch(Sequence[Record]):
     `values()` are the values of the records.
     """
 
-    __slots__ = ("_length", "_runs")
+    __slots__ = ("_length", "_loops", "_runs")
 
-    def __init__(self, runs: Sequence[Run] = ()) -> None:
-        """Wrap the result of `RecordBuffer.take`: a non-empty run for each partition."""
+    def __init__(self, runs: Sequence[Run] = (), loops: list[None] | None = None) -> None:
+        """Wrap the result of `RecordBuffer.take`: a non-empty run for each partition.
+
+        `loops` has something for each loop over it that has not come to its end.
+        """
         self._runs = runs
+        self._loops: list[None] = [] if loops is None else loops
         self._length = sum(len(run.messages) for run in runs) if runs else 0
 
     @property
@@ -111,7 +115,12 @@ class Batch(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         """Return the records one by one, run after run."""
-        return chain.from_iterable(map(_records, self._runs))
+        self._loops.append(None)
+        return chain.from_iterable(chain(map(_records, self._runs), (self._end_of_loop(),)))
+
+    def _end_of_loop(self) -> Iterator[Record]:
+        self._loops.pop()
+        yield from ()
 
     @overload
     def __getitem__(self, index: int) -> Record: ...
@@ -142,7 +151,7 @@ class Batch(Sequence[Record]):
         """Whether it has this record, or records of this partition."""
         if isinstance(what, tuple) and len(what) == 2:
             return what in self.by_partition()
-        return super().__contains__(what)
+        return what in list(self)
 
     def keys(self) -> list[TopicPartition]:
         """Return the partitions that have records, in the order of the records."""
@@ -161,7 +170,7 @@ class Batch(Sequence[Record]):
 
     def by_partition(self) -> dict[TopicPartition, Batch]:
         """Return the records of each partition."""
-        return {(run.topic, run.partition): Batch([run]) for run in self._runs}
+        return {(run.topic, run.partition): Batch([run], self._loops) for run in self._runs}
 
 
 def _records(run: Run) -> Iterator[Record]:

@@ -80,7 +80,6 @@ class Frontend(Usage):
         self._start_lock = new_lock()
         self._polling: object | None = None  # the same, if it is a poll
         self._new_member = ""  # the name for the next registration
-        self._is_handled = False  # the last records were for handlers
         self._subscription: Subscription | None = None
         self._callbacks: dict[Tell, Callback | None] = {}
         self._tokens = itertools.count(1)
@@ -159,7 +158,7 @@ class Frontend(Usage):
         With `is_handled` the records go to handlers, which finish them one batch at a time. A mere look asks for no
         records, so the application may still work on earlier ones.
         """
-        self._in_poll, self._polling = True, self.outer
+        self._in_poll, self._polling, self.may_work = True, self.outer, is_look or is_handled
         self.shared.come(finishes=self._finishes and not is_look)
         if not is_look:
             self._note_poller()
@@ -245,7 +244,7 @@ class Frontend(Usage):
         if max_records == 0:
             return Batch()
         limit = None if max_records == NO_LIMIT else max_records
-        return Batch(self.shared.take(limit, self._telemetry.delivered))
+        return Batch(self.shared.take(limit, self._telemetry.delivered), self.loops)
 
     def draw(self, max_records: int) -> None:
         """Fetch what Kafka's client has ready, in this thread, if no records are retained. No lock may be held."""
@@ -372,6 +371,8 @@ class Frontend(Usage):
         """
         shared, machine_thread = self.shared, self._require_commits("commit")
         finished = arguments.checked_commit(what)
+        if finished is None and (self.is_within_batch(waits=on_commit is None) or not self.config.enable_auto_finish):
+            finished = {}  # the application may work on what was returned
         token = next(self._tokens)
         try:
             if on_commit is not None:
@@ -428,7 +429,9 @@ class Frontend(Usage):
 
         None: if polls finish them, and the caller `is_done`.
         """
-        if finish or (finish is None and self._finishes and self.is_done):
+        is_over = self.is_done if finish is None else finish
+        self.may_work = not is_over
+        if is_over and (finish or self._finishes):
             self.shared.finish()
         if self.machine_thread is not None:
             self.machine_thread.send(CloseRequested())

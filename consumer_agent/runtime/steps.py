@@ -80,7 +80,7 @@ def poll(frontend: Frontend, timeout_s: float | None, max_records: int | None) -
                 frontend.shared.go()  # a deserializer may hang as the application may
                 try:
                     frontend.begin_decoding()
-                    batch = (yield from decoded(frontend, found.runs)).batch
+                    batch = Batch((yield from decoded(frontend, found.runs)).batch.runs, frontend.loops)
                 finally:
                     frontend.end_decoding()
                 frontend.shared.come()
@@ -153,6 +153,7 @@ def commit(frontend: Frontend, what: Committable, timeout_s: float) -> Steps[Non
     try:
         is_over = yield from until(frontend, lambda: shared.has_commit(token), time.monotonic() + timeout_s)
         if not frontend.in_callback:
+            frontend.may_work = True
             yield from _run_notices(frontend, in_batch=True)
     finally:
         error = shared.take_commit(token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterable
@@ -33,11 +34,15 @@ class Usage:
         self.shared = shared
         self._who = who
         self._poller: Callable[[], object] = lambda: None  # a reference to who polled last
+        self._raised: set[int] = set()  # which exceptions there were then
+        self.loops: list[None] = []  # over the records of that poll that have not come to their end
         self.is_iterated = False  # an iterator returned the last records, and was not asked for more
+        self._is_handled = False  # the last records were for handlers
         self._engine: Engine | None = None
         self.is_closed = False
         self.is_close_due = False  # a signal's handler has asked for it in the middle of a call
         self.in_callback = False
+        self.may_work = False  # the application may work on what was returned while callbacks run now
         self._mark = object()  # of this consumer in `_calling`, which must not refer to it
         self._decoding: object | None = None  # the mark there of the poll that deserializes now
         self.runner: int | None = None  # the thread that is in `Consumer.run`
@@ -52,15 +57,24 @@ class Usage:
         who = self._who()
         if self._poller() is not who:
             self._poller = weakref.ref(who)
-        self.is_iterated = False
+        self.is_iterated, self._raised, self.loops = False, _raised(), []
 
     @property
     def is_done(self) -> bool:
         """Whether the caller must have worked on the last records.
 
-        It polled them itself, in no loop that it left, and is no signal's handler, which may interrupt that work.
+        It polled them itself, has left no loop over them, and no handler has them. No exception has come since, which
+        may have ended that work, and it is no signal's handler, which may have interrupted it.
         """
-        return self._poller() is self._who() and not self.is_iterated and not within_signal_handler()
+        is_undisturbed = self._poller() is self._who() and _raised() <= self._raised and not self.loops
+        return is_undisturbed and not (self.is_iterated or self._is_handled or within_signal_handler())
+
+    def is_within_batch(self, *, waits: bool) -> bool:
+        """Whether the caller, a callback or a signal's handler, may have interrupted the work on what was returned.
+
+        Only a commit that `waits` has the time to look for a signal's handler.
+        """
+        return (self.may_work and self.is_in_own_callback) or (waits and within_signal_handler())
 
     @property
     def is_in_own_callback(self) -> bool:
@@ -221,3 +235,11 @@ class Usage:
         """Return the next offset of each assigned partition that has one."""
         with self.own_state("position").lock:
             return self.shared.buffer.emitting_positions()
+
+
+def _raised() -> set[int]:
+    """Return which exceptions this thread handles, as a `finally` does, or nobody has caught, each time the last one.
+
+    The latter precedes what `atexit` calls, and the next input of a notebook.
+    """
+    return {id(one) for one in (sys.exc_info()[1], getattr(sys, "last_value", None)) if one is not None}

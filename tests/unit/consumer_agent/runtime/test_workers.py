@@ -69,6 +69,26 @@ def test_a_handler_from_before_a_loss_finishes_none_of_the_records_that_came_bac
     assert setting.consumer.finished() == {PARTITION: 0}
 
 
+def test_a_commit_in_a_callback_finishes_no_batch_of_a_handler() -> None:
+    """In `Frontend.begin_poll`, forget handlers: the usual `on_revoke` committed their records, and some were lost."""
+    setting, has_committed = KeepingSetting(), threading.Event()
+
+    def commit(_partitions: object) -> None:
+        setting.consumer.commit()
+        has_committed.set()
+
+    def handle(_batch: Batch) -> None:
+        setting.shared.admit(("orders", 1), 1, 0)
+        setting.shared.tell(Tell.ASSIGNED, [("orders", 1)])
+        assert has_committed.wait(LIMIT_S)
+        raise EndedError
+
+    setting.consumer.subscribe(["orders"], on_assign=commit, on_revoke=commit)
+    with pytest.raises(EndedError):
+        setting.consumer.run(handle)
+    assert setting.shared.positions()[PARTITION].finished == 0
+
+
 @pytest.mark.parametrize(
     ("wanted", "threads"),
     [
