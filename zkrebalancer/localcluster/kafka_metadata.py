@@ -46,13 +46,14 @@ class Topic:
 class KafkaMetadata:
     """Brokers and topics in Kafka; `names` are all topics, `topics` those with a description.
 
-    `refused`: topic -> why Kafka does not describe it.
+    `refused`: topic -> why Kafka does not describe it. `cluster_id`: None if Kafka has not told it.
     """
 
     brokers: Mapping[int, Broker]
     names: frozenset[str]
     topics: Mapping[str, Topic]
     refused: Mapping[str, str] = field(default_factory=dict)
+    cluster_id: str | None = None
 
 
 def read_kafka(
@@ -93,7 +94,7 @@ def read_kafka(
                 continue
             replicas = {entry.id: tuple(node.id for node in entry.replicas) for entry in description.partitions}
             topics[name] = Topic(str(description.topic_id).translate(_URL_SAFE), replicas)
-    return KafkaMetadata(brokers, names - (gone - listed), topics, refused)
+    return KafkaMetadata(brokers, names - (gone - listed), topics, refused, cluster.cluster_id)
 
 
 def _with_racks(

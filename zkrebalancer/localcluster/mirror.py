@@ -52,6 +52,8 @@ SESSION_TIMEOUT_MS = 10_000
 TOPIC_NODE_VERSION = 3  # as written by Kafka 3.x
 BROKER_NODE_VERSION = 5
 CONTROLLER = "/controller"  # ephemeral in ZooKeeper mode; persistent, or absent, once Kafka has moved to KRaft
+CLUSTER = "/cluster"
+CLUSTER_ID = f"{CLUSTER}/id"  # whose nodes these are: brokers in ZooKeeper mode write it, and otherwise the mirror
 OF_BROKERS = "brokers keep their metadata in ZooKeeper, and write these nodes themselves: end this mirror"
 MAX_DELETES = 500  # in one transaction
 PARENTS = (paths.BROKER_IDS, paths.BROKER_TOPICS)
@@ -297,9 +299,10 @@ class Mirror:
         nodes = read_nodes(client, found)
         believed = self._without_doubtful(found.kafka, nodes)
         changes = plan(believed, nodes, self._missing, time.time_ns() // 1_000_000)
-        if changes and _is_of_brokers(client):
+        others = _whose(client, found.kafka.cluster_id) if changes else {}
+        if others:
             self._settled = None
-            return {CONTROLLER: OF_BROKERS}
+            return others
         refused = carry_out(client, changes)
         self._missing = missing_topics(found.kafka, nodes)
         unlisted = self._missing | (nodes.topics.keys() & found.kafka.refused.keys())
@@ -378,10 +381,26 @@ def _contents(client: BlockingZk, parent: str, names: tuple[str, ...], refused: 
     return {name: reply.content for name, reply in known.items() if isinstance(reply, Content)}
 
 
-def _is_of_brokers(client: BlockingZk) -> bool:
-    """Whether Kafka runs in ZooKeeper mode here: it would lose a broker that starts, or a reassignment."""
-    controller = client.perform(Get(CONTROLLER), frozenset(Refusal))
-    return isinstance(controller, Content) and bool(controller.stat.ephemeral_owner)
+def _whose(client: BlockingZk, cluster_id: str | None) -> dict[str, str]:
+    """Return path -> why these nodes are not this mirror's; note whose they are if nobody has done so.
+
+    In ZooKeeper mode, Kafka would lose a broker that starts, or a reassignment. With another cluster behind
+    `--bootstrap`, by mistake, all groups would lose their topics, and then their offsets.
+    """
+    controller, noted = client.perform_all([Get(CONTROLLER), Get(CLUSTER_ID)], frozenset(Refusal))
+    if isinstance(controller, Content) and controller.stat.ephemeral_owner:
+        return {CONTROLLER: OF_BROKERS}
+    if cluster_id is None:
+        return {}
+    if noted == Refused(Refusal.NO_NODE):  # without the right to create it, nothing is known later, as before
+        content = json.dumps({"version": "1", "id": cluster_id}, separators=(",", ":")).encode()
+        client.perform(Multi((Create(CLUSTER),)), frozenset(Refusal))
+        client.perform(Multi((Create(CLUSTER_ID, content),)), frozenset(Refusal))
+    known = _read_document(noted.content).get("id") if isinstance(noted, Content) else None
+    if not isinstance(known, str) or known == cluster_id:
+        return {}
+    why = f"it names the Kafka cluster {known!r:.80}, and the one behind --bootstrap is {cluster_id}"
+    return {CLUSTER_ID: f"{why}: nothing is mirrored; if that one is meant, delete this node"}
 
 
 def carry_out(client: BlockingZk, transactions: list[Multi]) -> dict[str, str]:

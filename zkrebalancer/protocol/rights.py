@@ -19,7 +19,7 @@ ALL = "rwcda"
 MAX_ACL_BYTES = 512  # of one node; it is counted for each node that a transaction creates
 _ENTRY_BYTES = 12  # rights, and the lengths of scheme and name
 _SHARED = ("ids", "owners", "channel")  # nodes below which consumers create theirs
-_BROKERS = "/brokers"
+_OF_KAFKA = frozenset({"brokers", "cluster"})  # nodes at the top that Kafka writes, or the topic mirror
 
 Rights = dict[str, str]  # principal ("SCHEME:NAME") -> its rights, letters of ALL in that order
 
@@ -41,7 +41,7 @@ class Principals:
 
 def rights_of(path: str, who: Principals, own: str) -> Rights | None:
     """Return the rights at a node, None where this tree decides nothing; `own`: the consumer that owns the node."""
-    if path == _BROKERS or path.startswith(f"{_BROKERS}/"):
+    if path.split("/", 2)[1] in _OF_KAFKA:
         if not who.brokers:
             return None
         return _merged((who.coordinators, ALL), (who.brokers, ALL), ((WORLD,), "r"))

@@ -25,7 +25,7 @@ from zkrebalancer.localcluster import mirror
 from zkrebalancer.localcluster.kafka_metadata import KafkaMetadata, read_kafka
 from zkrebalancer.localcluster.mirror import Mirror
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Create, Multi, Refusal, Reply, SetContent
+from zkrebalancer.protocol.calls import Call, Create, Delete, Multi, Refusal, Reply, SetContent
 from zkrebalancer.protocol.cluster_nodes import decode_topic, is_same_topic
 from zkrebalancer.protocol.errors import ConfigurationError, ZooKeeperUnavailableError
 from zkrebalancer.protocol.refusals import require_expected
@@ -155,6 +155,38 @@ def test_a_mirror_beside_brokers_that_write_these_nodes_themselves_writes_none()
     assert one.health().faults == ["ZooKeeper refuses 1 nodes or topics"]
     client.model.end(session)
     rounds(one, client, kafka(t=topic("id1", 1)))
+    assert client.topics().keys() == {"t"}
+
+
+def test_a_mirror_that_is_led_to_another_cluster_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """In `Mirror._make_equal`, believe any cluster: all groups lose their topics, and then their offsets."""
+    client = MirrorClient()
+    rounds_with(new_mirror(), client, Guarded(t="id1"), 2)
+    before = dict(client.model.nodes)
+    assert json.loads(before["/cluster/id"].content) == {"version": "1", "id": "cluster-1"}
+    other = Guarded(u="id2")
+    other.cluster_id = "cluster-2"
+    one = new_mirror()
+    with caplog.at_level(logging.WARNING, mirror.__name__):
+        rounds_with(one, client, other, 5)
+    assert client.model.nodes == before
+    assert one._seen.refused == 1
+    told = "/cluster/id: it names the Kafka cluster 'cluster-1', and the one behind --bootstrap is cluster-2: "
+    assert [line.partition("nothing is mirrored")[0] for line in caplog.messages] == [told]
+    client.perform(Multi((Delete("/cluster/id"),)))  # as the line says
+    rounds_with(one, client, other, 3)
+    assert client.topics().keys() == {"u"}
+
+
+@pytest.mark.parametrize("content", [b"", b'{"id":["cluster-1"]}', b"\xff", None])
+def test_a_cluster_that_nobody_names_is_mirrored(content: bytes | None) -> None:
+    """In `_whose`, look for the name in a set, or end if the right to note it is missing."""
+    client = MirrorClient()
+    if content is None:
+        client.model.denied.add(("", "/cluster", Right.CREATE))
+    else:
+        client.create("/cluster/id", content)
+    rounds_with(new_mirror(), client, Guarded(t="id1"), 2)
     assert client.topics().keys() == {"t"}
 
 
@@ -325,6 +357,7 @@ class Guarded:
         self.brokers: dict[int, Any] = {1: Named(id=1, host="h", port=9092, rack=None)}
         self.hidden: set[str] = set()
         self.asked: set[str] = set()  # for by name
+        self.cluster_id: str | None = "cluster-1"
         self.requests: Counter[str] = Counter()
 
     def describe_cluster(self, **_options: Any) -> Future[Any]:
@@ -334,7 +367,8 @@ class Guarded:
     def list_topics(self, **_options: Any) -> Any:
         self.requests["list_topics"] += 1
         brokers = {one.id: Named(id=one.id, host=one.host, port=one.port) for one in self.brokers.values()}
-        return Named(topics={name: None for name in self.topics if name not in self.hidden}, brokers=brokers)
+        listed = {name: None for name in self.topics if name not in self.hidden}
+        return Named(topics=listed, brokers=brokers, cluster_id=self.cluster_id)
 
     def describe_topics(self, names: TopicCollection, **_options: Any) -> dict[str, Future[Any]]:
         self.requests["describe_topics"] += 1
@@ -362,7 +396,7 @@ class Described:
         return ended(Named(nodes=[Named(id=1, host="h", port=9092, rack=None)]))
 
     def list_topics(self, **_options: Any) -> Any:
-        return Named(topics=self._codes, brokers={1: Named(id=1, host="h", port=9092)})
+        return Named(topics=self._codes, brokers={1: Named(id=1, host="h", port=9092)}, cluster_id=None)
 
     def describe_topics(self, *_names: Any, **_options: Any) -> dict[str, Future[Any]]:
         partitions = [Named(id=0, replicas=[Named(id=1)])]

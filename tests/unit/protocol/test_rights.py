@@ -103,10 +103,11 @@ def test_brokers_are_left_alone_unless_they_are_named() -> None:
     assert rights.rights_of("/brokers/topics/t", WHO, OWN) is None
     named = Principals(("sasl:c",), brokers=("sasl:kafka",))
     assert rights.rights_of("/brokers/topics/t", named, OWN) == {"sasl:c": ALL, "sasl:kafka": ALL, WORLD: "r"}
+    assert rights.rights_of("/cluster/id", named, OWN) == rights.rights_of("/brokers", named, OWN)
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/config", "/consumers/an-old-group/ids", "/consumers/coordinators/ids", "/brokersx"]
+    "path", ["/", "/config", "/consumers/an-old-group/ids", "/consumers/coordinators/ids", "/brokersx", "/cluster"]
 )
 def test_what_is_not_ours_is_left_alone(path: str) -> None:
     """In `rights_of`, take every name that begins with "coordinator" for ours: consumers lose their own group."""
