@@ -68,9 +68,11 @@ def restore_offsets(
 
 
 def _read_copies(zk: BlockingZk, group: str, copies: Collection[str]) -> dict[str, OffsetCopy]:
-    """Return these copies, or all; an unreadable copy is an error, because it may be the last one of its topic."""
-    names = [name for name in names_below(zk, paths.deleted_offsets(group)) if offset_copy.number_of(name) is not None]
-    names = [name for name in names if not copies or name in copies]
+    """Return these copies, or all, oldest first; an unreadable one is an error: it may be the last one of its topic."""
+    above = paths.deleted_offsets(group)
+    listed, folder = names_below(zk, above), zk.perform(Get(above), ABSENT)
+    made = folder.stat.children_created if isinstance(folder, Content) else 0
+    names = [name for name in offset_copy.oldest_first(listed, made) if not copies or name in copies]
     nodes = zk.perform_all([Get(paths.deleted_offsets(group, name)) for name in names], ABSENT)
     found: dict[str, OffsetCopy] = {}
     for name, node in zip(names, nodes, strict=True):
@@ -85,12 +87,8 @@ def _read_copies(zk: BlockingZk, group: str, copies: Collection[str]) -> dict[st
 def _chosen(
     found: dict[str, OffsetCopy], group: str, topics: Collection[str], copies: Collection[str]
 ) -> dict[str, OffsetCopy]:
-    """Return the copies to use, oldest first; by default, those of each topic's last deleted incarnation."""
-    ordered = {
-        name: found[name]
-        for name in sorted(found, key=lambda name: (offset_copy.number_of(name) or 0, name))
-        if not topics or found[name].topic in topics
-    }
+    """Return the copies to use, in order; by default, those of each topic's last deleted incarnation."""
+    ordered = {name: copy for name, copy in found.items() if not topics or copy.topic in topics}
     if copies:
         chosen = {name: copy for name, copy in ordered.items() if name in copies}
     else:

@@ -1,7 +1,8 @@
 """A copy of offsets that the coordinator deleted, in `deleted_offsets/<copy>`, from which an operator can restore them.
 
 The copy and the deletion are one transaction. Its name has the time, for people, and the number that ZooKeeper appends.
-Only that number tells which copies are older: a clock that jumps must neither hide a copy nor remove one.
+Only that number tells which copies are older: a clock that jumps must neither hide a copy nor remove one. In a restored
+tree, ZooKeeper counts anew, while copies keep their names: those with numbers that are still to come are the oldest.
 """
 
 from __future__ import annotations
@@ -70,12 +71,21 @@ def name_prefix(deleted_at_ms: int) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """Return ZooKeeper's number in a copy's name: a younger copy has a higher one; None: not a copy's name."""
+    """Return ZooKeeper's number in a copy's name; None: not a copy's name."""
     time, dash, number = name.partition("-")
     return decimal(number) if dash and decimal(time) is not None else None
 
 
-def superfluous(names: Iterable[str]) -> list[str]:
-    """Return the copies that are too many, oldest first; other names are ignored."""
-    known = sorted((number, name) for name in names if (number := number_of(name)) is not None)
-    return [name for _number, name in known[: max(0, len(known) - MAX_COPIES)]]
+def oldest_first(names: Iterable[str], next_number: int) -> list[str]:
+    """Return the names of copies in the order in which they were made; other names are ignored.
+
+    `next_number`: that of the next copy. Those with higher ones were restored from another tree, before all others.
+    """
+    known = ((number < next_number, number, name) for name in names if (number := number_of(name)) is not None)
+    return [name for _is_of_this_tree, _number, name in sorted(known)]
+
+
+def superfluous(names: Iterable[str], next_number: int) -> list[str]:
+    """Return the copies that are too many, oldest first; for the arguments, see `oldest_first`."""
+    known = oldest_first(names, next_number)
+    return known[: max(0, len(known) - MAX_COPIES)]

@@ -20,20 +20,26 @@ class OffsetCopies:
         self._group = group
         self._is_busy = False  # copies are listed or removed
         self._is_wanted = False  # others were made meanwhile
+        self._newest = 0  # number of the last copy that was made
 
     def reset(self) -> None:
         """Forget what is under way, because the group is read anew; the next copy causes the next look."""
         self._is_busy = self._is_wanted = False
 
-    def look(self) -> None:
-        """List the copies, because another one was made: once for all that are made until this is done."""
+    def look(self, newest: int) -> None:
+        """List the copies, because the one with this number was made: once for all that are made until this is done."""
+        self._newest = newest
         self._is_wanted = self._is_busy
         if not self._is_busy:
-            self._is_busy = True
-            self._scheduler.ask(ListChildren(paths.deleted_offsets(self._group)), self._listed)
+            self._list()
+
+    def _list(self) -> None:
+        self._is_busy, self._is_wanted = True, False
+        self._scheduler.ask(ListChildren(paths.deleted_offsets(self._group)), self._listed)
 
     def _listed(self, reply: Reply) -> None:
-        self._remove(offset_copy.superfluous(reply.names) if isinstance(reply, Children) else ())
+        names = reply.names if isinstance(reply, Children) else ()
+        self._remove(offset_copy.superfluous(names, self._newest + 1))
 
     def _remove(self, names: Sequence[str]) -> None:
         operations = [Delete(paths.deleted_offsets(self._group, name)) for name in names[:MAX_REMOVED]]
@@ -43,7 +49,7 @@ class OffsetCopies:
             return
         self._is_busy = False
         if self._is_wanted:
-            self.look()
+            self._list()
 
     def _removed(self, reply: Reply, names: Sequence[str], count: int) -> None:
         """Continue with the rest, and skip a copy that has foreign nodes below it.

@@ -234,7 +234,7 @@ class TopicReset:
             self._scheduler.write([Create(paths.deleted_offsets(self._view.group))], self._place_made, topic)
             return
         if isinstance(reply, Done):
-            self._note_copied(chunk)
+            self._note_copied(chunk, reply)
             emptied = [(topic, name) for name in chunk.found if (topic, name) in self._undeletable]
             self._undeletable.update(dict.fromkeys(emptied, True))
         if isinstance(reply, Done) and not chunk.is_last:
@@ -267,14 +267,14 @@ class TopicReset:
         else:
             self._list(topic)
 
-    def _note_copied(self, chunk: _Chunk) -> None:
+    def _note_copied(self, chunk: _Chunk, reply: Done) -> None:
         count = len(chunk.offsets())
         if count:
             self._scheduler.warn(
                 f"topic {chunk.topic} of {count} stored offsets is gone: they are deleted;"
                 " `groups offsets restore` puts them back"
             )
-            self._copies.look()
+            self._copies.look(offset_copy.number_of(str(reply.results[0]).rpartition("/")[2]) or 0)
 
     def reset(self) -> None:
         """Forget what was in progress, because the group is read anew, which shows it; not what is in the way."""

@@ -241,7 +241,7 @@ def test_an_offset_that_is_written_while_it_is_deleted_is_copied_as_it_was_writt
 
 
 def test_the_last_copies_are_kept_whatever_the_clock_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts' clocks jump. In `offset_copy.superfluous`, and in `_chosen`, sort by the time."""
+    """Hosts' clocks jump. In `offset_copy.oldest_first`, sort by the time."""
     monkeypatch.setattr(offset_copy, "MAX_COPIES", 3)
     world = with_copies()
     for incarnation, epoch_ms in zip(range(3, 6), (world_module.EPOCH_OFFSET_MS * 2, 10**9, 0), strict=True):
@@ -262,10 +262,26 @@ def test_the_last_copies_are_kept_whatever_the_clock_says(monkeypatch: pytest.Mo
     assert stored(world) == {0: 5}
 
 
+def test_copies_of_a_restored_tree_are_older_than_those_that_are_made_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ZooKeeper counts anew there. In `offset_copy.oldest_first`, sort by the number alone."""
+    monkeypatch.setattr(offset_copy, "MAX_COPIES", 3)
+    world, above = with_offsets(), paths.deleted_offsets(GROUP)
+    former = OffsetCopy("t", "id-0", 5, dict.fromkeys(range(PARTITIONS), 1))
+    for create in (Create(above), *(Create(f"{above}/5-000000030{at}", offset_copy.encode(former)) for at in range(2))):
+        world.zk.perform(Multi((create,)))
+    world.delete_topic("t")
+    world.set_topic("t", PARTITIONS, "id-2")
+    world.pass_time(2_000)
+    leave(world)
+    assert len(copies(world)) == 3, "one was too many"
+    restore(Client(world))
+    assert stored(world) == OFFSETS
+
+
 @pytest.mark.parametrize("name", ["x", "1", "1-", "-1", "1-x", "x-1", "1-2-3"])
 def test_names_that_are_no_copys_are_left_alone(name: str) -> None:
     names = [f"5-{number:010d}" for number in range(offset_copy.MAX_COPIES + 1)]
-    assert offset_copy.superfluous([name, *names]) == names[:1]
+    assert offset_copy.superfluous([name, *names], len(names)) == names[:1]
 
 
 def test_a_copy_that_cannot_be_read_is_named_as_it_may_be_the_last_of_its_topic() -> None:
@@ -334,7 +350,7 @@ def test_all_superfluous_copies_are_removed_though_one_cannot_be(
         world.zk.perform(Multi((Create(name, b"x", sequence=True),)))
     if foreign:
         world.zk.perform(Multi((Create(f"{first}/x"),)))
-    world.leader().machine.groups[GROUP]._topic_reset._copies.look()
+    world.leader().machine.groups[GROUP]._topic_reset._copies.look(6)
     world.tick()
     world.pass_time(200_000)
     left = [paths.deleted_offsets(GROUP, name) for name in sorted(world.zk.children(paths.deleted_offsets(GROUP)))]

@@ -38,7 +38,7 @@ def paths_of(request: Request) -> list[str]:
 def test_all_that_are_too_many_are_removed_a_few_at_a_time() -> None:
     """In `OffsetCopies._removed`, stop after the first transaction, or repeat it; in `_remove`, remove all at once."""
     scheduler, removed = Scheduler(), list[list[str]]()
-    OffsetCopies(scheduler.part(GROUP), GROUP).look()
+    OffsetCopies(scheduler.part(GROUP), GROUP).look(0)
     for request in requests(scheduler):
         if isinstance(request.call, ListChildren):
             scheduler.answer(request.call_id, Children(NAMES))
@@ -53,7 +53,7 @@ def test_a_copy_that_cannot_be_removed_keeps_no_other() -> None:
     """In `OffsetCopies._removed`, stop at a refusal, or try that copy again."""
     scheduler, removed = Scheduler(), list[str]()
     stuck = paths.deleted_offsets(GROUP, NAMES[1])
-    OffsetCopies(scheduler.part(GROUP), GROUP).look()
+    OffsetCopies(scheduler.part(GROUP), GROUP).look(0)
     for request in requests(scheduler):
         if isinstance(request.call, ListChildren):
             scheduler.answer(request.call_id, Children(NAMES))
@@ -71,7 +71,7 @@ def test_a_removal_that_was_forgotten_does_not_prevent_the_next() -> None:
     scheduler = Scheduler()
     copies = OffsetCopies(scheduler.part(GROUP), GROUP)
     for _ in range(2):
-        copies.look()
+        copies.look(0)
         (listing,) = requests_now(scheduler)
         scheduler.answer(listing.call_id, Children(NAMES))
         (removal,) = requests_now(scheduler)
@@ -85,7 +85,7 @@ def test_a_copy_that_another_client_has_removed_does_not_prevent_the_next_remova
     scheduler = Scheduler()
     copies = OffsetCopies(scheduler.part(GROUP), GROUP)
     for _ in range(2):
-        copies.look()
+        copies.look(0)
         (listing,) = requests_now(scheduler)
         scheduler.answer(listing.call_id, Children(NAMES))
         (removal,) = requests_now(scheduler)
@@ -98,13 +98,13 @@ def test_copies_that_are_made_meanwhile_are_listed_once_after_all_others_are_rem
     """Thousands may be made at once. In `OffsetCopies.look`, list them for each; in `_remove`, do not look again."""
     scheduler, asked = Scheduler(), list[str]()
     copies = OffsetCopies(scheduler.part(GROUP), GROUP)
-    copies.look()
+    copies.look(0)
     for request in requests(scheduler):
         is_list = isinstance(request.call, ListChildren)
         asked.append("list" if is_list else "remove")
         if len(asked) == 1 + made_after:
-            copies.look()
-            copies.look()
+            copies.look(0)
+            copies.look(0)
         scheduler.answer(request.call_id, Children(NAMES[: KEPT + 1]) if is_list else Done((None,) * 4))
     assert asked == ["list", "remove"] * 2
 
@@ -119,7 +119,7 @@ def test_what_did_not_fit_into_a_request_is_removed_by_the_next() -> None:
     fence = Scheduler().fence
     limit = RequestLimit(RequestLimit().size([fence, *map(Delete, too_many[:2])]))
     scheduler, removed = Scheduler(limit), list[str]()
-    OffsetCopies(scheduler.part(GROUP), GROUP).look()
+    OffsetCopies(scheduler.part(GROUP), GROUP).look(0)
     for request in requests(scheduler):
         if isinstance(request.call, ListChildren):
             scheduler.answer(request.call_id, Children(NAMES))
