@@ -8,6 +8,7 @@ Keeps the names of the legacy design: `coordinator_elector`, `coordinator_startu
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 
 from zkrebalancer.protocol import calls, paths
 from zkrebalancer.protocol.calls import Children, ListChildren, Reply
@@ -230,7 +231,8 @@ class Coordinator:
             self.leadership.loading.clear()
         self._listing.stop()
         self._is_listed = False
-        self._listed = dict.fromkeys(self.groups)  # groups that were listed but not read yet must be found again
+        # Groups that were listed but not read yet must be found again, unless they are read when their pause is over.
+        self._listed = dict.fromkeys(chain(self.groups, self.quarantine.out))
 
     def _reconcile(self) -> None:
         """List the groups and read the topics again, in case ZooKeeper withheld a watch event."""

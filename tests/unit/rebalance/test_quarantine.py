@@ -232,3 +232,19 @@ def test_a_bug_that_shows_in_all_groups_fills_no_log(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(complaints, "LINES_PER_S", 20)
     world.pass_time(300_000)
     assert len(world.warnings) == 10, "each group has been reported, once"
+
+
+def test_a_group_that_is_deleted_while_it_is_out_and_the_connection_is_broken_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In `Coordinator._read_everything`, list those that are served: it would count as being loaded, for ever."""
+    world = with_broken(monkeypatch, "_loaded")
+    world.pass_time(1_000)
+    leader = world.leader()
+    world.zk.disconnect(leader.session)
+    for path in sorted((path for path in world.zk.nodes if path.startswith(paths.group(OTHER))), reverse=True):
+        world.zk.perform(Multi((Delete(path),)))
+    world.zk.reconnect(leader.session)
+    world.pass_time(2 * MAX_PAUSE_US // 1_000)
+    assert leader.machine.groups.keys() == {GROUP}
+    assert OTHER not in leader.machine.quarantine.entries
