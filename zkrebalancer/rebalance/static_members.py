@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from zkrebalancer.assignment.model import Member as ProblemMember
-from zkrebalancer.protocol import ownership, paths
+from zkrebalancer.protocol import calls, ownership, paths
 from zkrebalancer.protocol.calls import Create, Delete, Operation, Refusal, Refused, Reply, SetContent
 from zkrebalancer.protocol.command import StartFetcher
 from zkrebalancer.protocol.fields import TopicPartition
@@ -27,6 +27,7 @@ from zkrebalancer.rebalance.unclaimed import Unclaimed
 from zkrebalancer.rebalance.view import ANY_VERSION, GroupView, Member
 
 LONGEST_GRACE_US = 1_000 * MAX_STATIC_GRACE_MS
+MAX_LOOKS = 5  # whether a newcomer is an instance whose grace is over: 3 s in all
 WORK_OF_A_RECORD = 10  # units of `scheduler.MAX_WORK_PER_STEP`
 
 # Decisions ------------------------------------------------------------------------------------------------------------
@@ -205,6 +206,7 @@ class StaticMembers:
         """Set no timer yet; loading reads the records into the view."""
         self._until_us: dict[str, tuple[int, int]] = {}  # instance -> the deadline that this leader saw, and its end
         self._has_read = False  # whether this leader has read the group before
+        self._over: dict[str, int] = {}  # instances whose graces are over, while it is read who is there -> tries
         self._scheduler = scheduler
         self._view = view
         self._report = report
@@ -226,6 +228,7 @@ class StaticMembers:
         the next holder. Therefore the records are taken in the order in which they were written (`reader.py`), before
         any is written again. Yields the work for each record, because there may be thousands.
         """
+        self._over.clear()
         view = self._view
         self._note_hidden()
         self._note_unread()
@@ -397,15 +400,40 @@ class StaticMembers:
         self._scheduler.wake(("static", instance), seen[1], self._grace_over, instance)
 
     def _grace_over(self, instance: str, tries: int = 0) -> None:
-        """Delete the record; if that is refused, look again later, because the instance may return until then."""
+        """Delete the record. If clients may read on, look first who is there: a suspended leader learns that late."""
+        known = self._view.statics.get(instance)
+        if known is None or known[0].grace_ms is None:
+            self._delete(instance, tries)
+            return
+        self._over[instance] = tries
+        if len(self._over) == 1:  # one list is enough for all, of thousands, whose graces are over meanwhile
+            self._scheduler.ask(calls.ListChildren(paths.ids(self._view.group)), self._ids_listed, expected=ANY)
+
+    def _ids_listed(self, reply: Reply) -> None:
+        """Delete the records, unless newcomers may be these instances: for a moment, until they are read."""
+        over, self._over = self._over, {}
+        are_known = isinstance(reply, calls.Children) and self._view.members.keys() >= set(reply.names)
+        for instance, tries in over.items():
+            if self._scheduler.has_timer(("static", instance)):
+                continue  # another grace has begun meanwhile
+            if are_known or tries >= MAX_LOOKS:
+                self._delete(instance, tries)
+            else:
+                self._look_again(instance, tries)
+
+    def _look_again(self, instance: str, tries: int) -> None:
+        at_us = self._scheduler.now.mono_us + pause_us(tries)
+        self._scheduler.wake(("static", instance), at_us, self._grace_over, instance, tries + 1)
+
+    def _delete(self, instance: str, tries: int) -> None:
+        """Delete a record; if that is refused, look again later, because the instance may return until then."""
         if instance not in _instances_present(self._view):
             delete = Delete(paths.static(self._view.group, instance), _version(self._view, instance))
             self._scheduler.write([delete], self._removed, instance, tries, expected=ANY)
 
     def _removed(self, reply: Reply, instance: str, tries: int = 0) -> None:
         if isinstance(reply, Refused) and reply.refusal not in RACES:
-            at_us = self._scheduler.now.mono_us + pause_us(tries)
-            self._scheduler.wake(("static", instance), at_us, self._grace_over, instance, tries + 1)
+            self._look_again(instance, tries)
             return
         if isinstance(reply, Refused) and reply.refusal is Refusal.BAD_VERSION:
             self._report(facts.Outdated())  # its member has returned

@@ -329,6 +329,23 @@ def a_member_with_a_hidden_record(world: World, *denied: tuple[str, str, Right],
     return member
 
 
+def test_rule_17_a_leader_that_is_suspended_over_the_end_of_a_grace_looks_who_has_returned() -> None:
+    """In `StaticMembers._grace_over`, delete the record at once; in `_ids_listed`, wait for no newcomer."""
+    world = world_with(GroupSettings(), "b")
+    member = gateways_member(world, "c")
+    world.pass_time(1_000)
+    world.kill_agent(member)
+    world.pass_time(GRACE_MS - 1_000)
+    told = len(events(world, "command_sent"))
+    assert world.act(gateways_member(world, "d")), "it registers, and nobody tells the leader"
+    world.now_us += 10_000_000
+    world.tick()
+    world.pass_time(5_000)
+    sent = events(world, "command_sent")[told:]
+    assert [(each["member"], each["option"]) for each in sent] == [("d-1", "start-fetcher")]
+    assert len(world.owned()["d-1"]) == 2
+
+
 @pytest.mark.parametrize("returns", [True, False])
 def test_rule_17_a_refused_deletion_of_a_hidden_record_is_decided_anew(*, returns: bool) -> None:
     """In `StaticMembers._grace_over`, let the scheduler repeat it: it deletes the record of a member that is back.
