@@ -54,8 +54,11 @@ class Commits:
 
     def commit(self, parts: Parts, kept: Iterable[str] = ()) -> None:
         """Make these parts the newest commit, all at once; `kept`: more folders that may be used again."""
-        numbers = self._numbers()
-        unfinished, tree = self._out / UNFINISHED, self._out / COMMITS / str(max(numbers, default=0) + 1)
+        newest = self._newest()
+        for number in self._numbers():
+            if number > newest:  # of a watcher that was killed: readers have never seen it
+                shutil.rmtree(self._out / COMMITS / str(number))
+        unfinished, tree = self._out / UNFINISHED, self._out / COMMITS / str(newest + 1)
         shutil.rmtree(unfinished, ignore_errors=True)  # of a watcher that was killed
         if (self._out / SPARE).exists():
             (self._out / SPARE).rename(unfinished)
@@ -81,6 +84,10 @@ class Commits:
         path = self._out / name
         return path.is_symlink() and path.readlink() == Path(CURRENT) / name
 
+    def _newest(self) -> int:
+        current = self._out / CURRENT
+        return int(current.readlink().name) if current.is_symlink() else 0
+
     def _numbers(self) -> list[int]:
         folder = self._out / COMMITS
         if not folder.exists():
@@ -98,7 +105,7 @@ class Commits:
 
     def _tidy(self, parts: Parts, more: Iterable[str]) -> None:
         """Remove old and incomplete commits, and folders that no commit uses; `parts`: those of the newest one."""
-        newest = int((self._out / CURRENT).readlink().name)
+        newest = self._newest()
         kept = [number for number in self._numbers() if number <= newest][-KEPT:]
         for number in set(self._numbers()) - set(kept):
             shutil.rmtree(self._out / SPARE, ignore_errors=True)  # of another one, if a commit was not completed

@@ -82,6 +82,23 @@ def test_a_watcher_that_was_killed_before_its_commit_counted_takes_nothing_from_
         assert (reader / "a" / "x" / "part").read_text() == "2"
 
 
+def test_a_watcher_that_goes_on_after_it_was_killed_takes_nothing_from_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `commit`, leave a tree that readers never saw: it is one of the two that stay, and the one in use is none."""
+    store = Commits(tmp_path)
+    store.commit({"a": {"x": add(store, "a", "1")}})
+    reader = (tmp_path / "current").resolve()
+    with monkeypatch.context() as broken:
+        broken.setattr(commits, "_replace_link", lambda *_: pytest.fail("killed"))
+        with pytest.raises(pytest.fail.Exception, match="killed"):
+            store.commit({"a": {"x": add(store, "a", "never seen")}})
+    again = Commits(tmp_path)
+    again.commit({"a": {"x": add(again, "a", "2")}})
+    assert (reader / "a" / "x" / "part").read_text() == "1"
+    assert (tmp_path / "a" / "x" / "part").read_text() == "2"
+
+
 def test_a_commit_makes_only_links_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In `_turn`, make all anew; or, in `_unlink`, leave the folder of a run that has one part again."""
     store, made = Commits(tmp_path), list[str]()
