@@ -29,11 +29,20 @@ class Moment:
     at: Order
     early_us: int = 0
     late_us: int = 0
+    clock: tuple[str, str] | None = None  # host and boot, whose own events are in order; None: unknown
 
     @property
     def us(self) -> int:
         """The time."""
         return self.at[0]
+
+    def may_be_before(self, other: Moment) -> bool:
+        """Whether this moment may have been before one that comes earlier in the order of events."""
+        return not self.is_of_clock(other) and self.us - self.early_us < other.us + other.late_us
+
+    def is_of_clock(self, other: Moment) -> bool:
+        """Whether both are known to be times of one clock."""
+        return self.clock is not None and self.clock == other.clock
 
 
 NEVER = Moment((FOREVER_US, "", 0, 0))
@@ -94,10 +103,14 @@ class Judged:
             return None
         end, began = self._other_ended, self.held.began
         excess_us = end.us - began.us
-        if excess_us <= 0 and -excess_us >= _sum_us(began.early_us, end.late_us):
+        if excess_us <= 0 and not began.may_be_before(end):
             return None
         until_us = min(end.us, NEVER.us if self.held.ended_us is None else self.held.ended_us)
-        is_certain = excess_us > 0 and excess_us >= _sum_us(began.late_us, end.early_us)
+        if self.other.ceased is None:
+            is_certain = not began.may_be_before(self.other.began)
+        else:
+            is_far = excess_us >= _sum_us(began.late_us, end.early_us)
+            is_certain = excess_us > 0 and (is_far or began.is_of_clock(end))
         return until_us if until_us < FOREVER_US else None, is_certain
 
 

@@ -6,8 +6,8 @@ from zkrebalancer.observe.costs import Costs
 from zkrebalancer.observe.holdings import ENDED, FOREVER_US, RESTARTED, Held, Holdings, Judged, Moment, era_of
 
 
-def at(us: int, early_us: int = 0, late_us: int = 0) -> Moment:
-    return Moment((us, "f", 0, us), early_us, late_us)
+def at(us: int, early_us: int = 0, late_us: int = 0, boot: str | None = None) -> Moment:
+    return Moment((us, "f", 0, us), early_us, late_us, None if boot is None else ("h", boot))
 
 
 def held(member: str, began: Moment, era: int = 0) -> Held:
@@ -62,6 +62,24 @@ def test_an_overlap_is_certain_if_the_clocks_leave_no_doubt() -> None:
         assert Judged(second, other, "a").overlap == expected
     assert Judged(held("b", at(20)), held("a", at(0)), "a").overlap == (None, True)
     assert Judged(held("a", at(20)), held("a", at(0)), "a").overlap is None
+
+
+def test_one_clock_leaves_no_doubt_however_little_is_known_of_it() -> None:
+    """In `Moment.may_be_before` or `overlap`, look at the bounds first: members of one host are compared by others'."""
+    bounds = (FOREVER_US, FOREVER_US)
+    for end, expected in (
+        (at(30, *bounds, "x"), (30, True)),
+        (at(30, *bounds, "y"), (30, False)),
+        (at(18, *bounds, "x"), None),
+        (at(18, *bounds, "y"), (18, False)),
+        (None, (None, True)),
+    ):
+        other, second = held("a", at(0, *bounds, "x")), held("b", at(20, *bounds, "x"))
+        other.ceased = end
+        assert Judged(second, other, "a").overlap == expected
+    assert Judged(held("b", at(20, *bounds, "y")), held("a", at(0, *bounds, "x")), "a").overlap == (None, False)
+    later = held("b", at(20, 5, FOREVER_US, "y"))
+    assert Judged(later, held("a", at(0, 0, 9, "x")), "a").overlap == (None, True)  # it never ends
 
 
 def test_legs_are_cut_where_the_consumer_was_repositioned() -> None:

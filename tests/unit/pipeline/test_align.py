@@ -26,6 +26,18 @@ def write(folder: Path, fleet: Fleet) -> None:
         (folder / f"{host}.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
+def neighbours(*, stops: bool) -> Fleet:
+    """Return two members of one host, of whose clock nothing is known; the second one starts what the first one had."""
+    fleet = Fleet(drifting(), with_keys=False)
+    for number in range(8):
+        fleet.add("k", "member_joined", member=f"m{number}", boot="k")
+    where = {"topic": "t", "partitions": [0], "positions": [0], "boot": "b"}
+    fleet.add(SECOND, "fetcher_started", member="b1", **where)
+    if stops:
+        fleet.add(SECOND, "fetcher_stopped", member="b1", reason="revoked", **where)
+    return fleet.add(SECOND, "fetcher_started", member="b2", **where)
+
+
 def overlaps(spark: SparkSession, folder: Path) -> list[tuple[str, bool]]:
     ingest.write_events(ingest.parse(ingest.read_lines(spark, str(folder))), str(folder / "stored"))
 
@@ -40,7 +52,7 @@ def overlaps(spark: SparkSession, folder: Path) -> list[tuple[str, bool]]:
 
 @pytest.mark.filterwarnings("error:Cannot infer the eval type")
 def test_overlaps_of_several_hosts_are_those_of_the_checker(spark: SparkSession, tmp_path: Path) -> None:
-    """In `on_one_clock`, return the events as they are; in `Judged.overlap`, do not look at the bounds."""
+    """In `on_one_clock`, return the events as they are; in `Judged.overlap`, do not look at bounds, or at clocks."""
     write(tmp_path / "correct", Fleet(drifting()).moves(2))
     write(tmp_path / "one-clock", Fleet({host: drifting()["k"] for host in drifting()}).moves(1))
     wrong = Fleet(drifting()).moves(2)
@@ -48,7 +60,9 @@ def test_overlaps_of_several_hosts_are_those_of_the_checker(spark: SparkSession,
     wrong.command(SECOND, "start-fetcher", 192)
     write(tmp_path / "wrong", wrong.passes(400_000, 500_000))
     write(tmp_path / "unbounded", Fleet(drifting(), with_keys=False).moves(1))
-    assert overlaps(spark, tmp_path) == [("unbounded", False), ("wrong", True)]
+    write(tmp_path / "neighbours", neighbours(stops=True))
+    write(tmp_path / "neighbours-at-once", neighbours(stops=False))
+    assert overlaps(spark, tmp_path) == [("neighbours-at-once", True), ("unbounded", False), ("wrong", True)]
 
 
 def test_events_are_placed_one_by_one_if_only_walls_tell_boots_apart(spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ _KEYS = (
     *("run", *ORDER, *BOUNDS, "kind", "group", "topic", "partition", "member", "generation", "cause_id", "count"),
     *("partitions", "positions", "reason", "trigger", "mode", "member_count", "partition_count", "moved_count"),
     *("outcome", "settled_us", "pause_us_max", "name", "target", "number", "unsettled_ms", "role", "cpu_us"),
-    *("rss_bytes", "requests", "bytes_in", "bytes_out"),
+    *("rss_bytes", "requests", "bytes_in", "bytes_out", "host", "boot"),
 )
 
 

@@ -141,7 +141,7 @@ class RunFacts:
         if cause_id is not None:
             self._planned.add((event["group"], generation))
         gone = self._gone.get((event["group"], event["member"]))
-        if gone is not None and moment.us - moment.early_us < gone.us + gone.late_us:
+        if gone is not None and moment.may_be_before(gone):
             return  # it may have been before its member's end, which closed it; else it would last for ever
         for key, position in zip(_keys(event), event["positions"], strict=True):
             self._started[event["group"], event["member"]].add(key)
@@ -237,7 +237,8 @@ def _keys(event: Event) -> list[Key]:
 
 def _moment(event: Event) -> Moment:
     at = (event["mono_us"], event["file"], event["block"], event["row"])
-    return Moment(at, event["early_us"], event["late_us"])
+    host, boot = event.get("host"), event.get("boot")
+    return Moment(at, event["early_us"], event["late_us"], (host, boot) if host and boot else None)
 
 
 def _interval(held: Held) -> Sequence[object]:
