@@ -206,7 +206,7 @@ class Closed(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RecordFetcher(Effect):
-    """Write the event `kind` (`fetcher_started`, `fetcher_stopped`) for each topic of `positions`."""
+    """Write the event `kind` (`fetcher_started`, `fetcher_stopped`, `repositioned`) for each topic of `positions`."""
 
     kind: str
     member: str

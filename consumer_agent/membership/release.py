@@ -70,6 +70,10 @@ class Release(ABC):
         command_id: str | None = None,
     ) -> None:
         """Write the event that fetching has ended, or continues."""
+        unfinished = {tp: position.finished for tp, position in self.positions.items() if position.is_unfinished}
+        if unfinished and reason not in {None, "lost"}:  # who gets these partitions next gets the records again
+            again = RecordFetcher("repositioned", self.consumer, generation, cause_id, unfinished, "unfinished")
+            self.effects.add(again)
         returned = {partition: position.returned for partition, position in self.positions.items()}
         if returned:
             self.effects.add(

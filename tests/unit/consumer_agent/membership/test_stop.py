@@ -108,6 +108,8 @@ def test_rule_7_the_final_offset_never_passes_what_the_application_has_finished(
     effects = driver.progress(effects, {T0: Position(15, 14), T1: FINISHED})
     (write,) = driver.writes()
     assert SetContent(offset_path(T0), b"14") in write.operations
+    recorded = [(effect.kind, effect.reason, effect.positions) for effect in of_type(effects, RecordFetcher)]
+    assert recorded == [("repositioned", "unfinished", {T0: 14}), ("fetcher_stopped", "revoked", {T0: 15})]
 
 
 def test_on_revoke_is_asked_even_if_all_is_finished() -> None:
