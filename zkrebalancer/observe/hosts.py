@@ -1,8 +1,8 @@
 """Finds out which clock each event was written by, and what ties the clocks of several hosts together.
 
 `Witness.add` gets every event of a run once, in any order, on which nothing depends. A clock is a boot of a host:
-`boot` of an event names it. Events without that key (of earlier versions) count to the one boot of their host; of a
-host without any, the distance to the wall clock tells boots apart.
+`boot` of an event names it. Events without that key (of earlier versions) count to the one boot of their host, unless
+the wall clock says that they are of another one; of a host without any, it tells boots apart.
 
 Causes and effects: the request of a command, and what its member does then; a member's stop, and its acknowledgement as
 the coordinator sees it, or the member's clean end; a record handed to a producer, and its delivery; a boot's last
@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from zkrebalancer.observe.clocks import Evidence
 from zkrebalancer.observe.partition_history import CLOSED
-from zkrebalancer.observe.reading import Event
+from zkrebalancer.observe.reading import MAX_NUMBER, Event
 
 REBOOTED_US = 600_000_000  # a wall clock that is this far from where it was belongs to another boot
 SAMPLED = 16  # of every so many offsets, at most one is followed from its producer to its consumers
@@ -39,41 +39,54 @@ class ClockNames:
 
     def __init__(self) -> None:
         """Know no clock yet."""
-        self._boots: dict[str, set[str]] = {}  # by host
-        self._walls: dict[str, list[int]] = {}  # by host: distances to the wall clock of events without `boot`
+        self._boots: dict[str, dict[str, int | None]] = {}  # by host and boot: distances to the wall clock
+        self._walls: dict[str, list[int]] = {}  # by host: those of events without `boot`
 
     def note(self, event: Event) -> None:
         """Look at an event of the run."""
-        host, boot = _text(event, "host"), _text(event, "boot")
+        host, boot, wall_us = _text(event, "host"), _text(event, "boot"), _wall_us(event)
         if boot:
-            self._boots.setdefault(host, set()).add(boot)
+            boots = self._boots.setdefault(host, {})
+            known = boots.setdefault(boot, wall_us)
+            if wall_us is not None and (known is None or wall_us < known):
+                boots[boot] = wall_us
             return
-        walls, wall_us = self._walls.setdefault(host, []), _wall_us(event)
-        if not walls or (wall_us is not None and all(abs(each - wall_us) > REBOOTED_US for each in walls)):
-            walls.append(wall_us or 0)
+        walls = self._walls.setdefault(host, [])
+        if wall_us is not None and not any(_is_near(each, wall_us) for each in walls):
+            walls.append(wall_us)
 
     def of(self, event: Event) -> str:
         """Return the name of an event's clock; call it after every event was noted."""
-        host, boot = _text(event, "host"), _text(event, "boot")
+        host, boot, wall_us = _text(event, "host"), _text(event, "boot"), _wall_us(event)
         if boot:
             return boot
-        boots = self._boots.get(host, set())
+        walls, boots = self._unnamed(host), self._boots.get(host, {})
         if len(boots) == 1:
-            return next(iter(boots))
-        walls, wall_us = self._walls[host], _wall_us(event) or 0
-        nearest = min(range(len(walls)), key=lambda number: abs(walls[number] - wall_us))
+            name, known = next(iter(boots.items()))
+            if not walls or wall_us is None or known is None or _is_near(known, wall_us):
+                return name
+        at_us = wall_us or 0
+        nearest = min(range(len(walls)), key=lambda number: abs(walls[number] - at_us), default=0)
         return f"{host}#{nearest + 1}" if len(walls) > 1 else host
+
+    def _unnamed(self, host: str) -> list[int]:
+        """Return the distances to the wall clock of the clocks of a host whose events do not name them."""
+        walls, boots = self._walls.get(host, []), self._boots.get(host, {})
+        if len(boots) != 1:
+            return walls
+        (known,) = boots.values()
+        return [each for each in walls if known is not None and not _is_near(known, each)]
 
     @property
     def depend_on_walls(self) -> bool:
         """Whether boots of a host are told apart by the wall clock only, so that later events may name others anew."""
-        return any(len(walls) > 1 and len(self._boots.get(host, ())) != 1 for host, walls in self._walls.items())
+        return any(len(self._unnamed(host)) > (len(self._boots.get(host, ())) != 1) for host in self._walls)
 
     @property
     def count(self) -> int:
         """How many clocks there are."""
         boots = set[str]().union(*self._boots.values())
-        apart = (len(walls) for host, walls in self._walls.items() if len(self._boots.get(host, ())) != 1)
+        apart = (len(self._unnamed(host)) or len(self._boots.get(host, ())) != 1 for host in self._walls)
         return len(boots) + sum(apart)
 
 
@@ -136,15 +149,15 @@ class Witness:
             if kind == "delivered":
                 came = self._delivered.setdefault(key, {})
                 came[clock] = min(came.get(clock, at[1]), at[1])
-            elif type(event.get("sent_us")) is int:
-                self._produced[key] = None if key in self._produced else (clock, event["sent_us"])
+            elif (sent_us := _time(event, "sent_us")) is not None:
+                self._produced[key] = None if key in self._produced else (clock, sent_us)
             self._news[2].add(key)
             while max(len(self._produced), len(self._delivered)) > MAX_SAMPLES and self._stride < MAX_STRIDE:
                 self._follow_fewer()
 
     def _note(self, event: Event, count: int, found: Evidence, spans: _Spans) -> str:
-        clock, mono_us, ts_us = self.names.of(event), event["mono_us"], event.get("ts_us")
-        found.note(clock, mono_us, ts_us if type(ts_us) is int else None, count)
+        clock, mono_us = self.names.of(event), event["mono_us"]
+        found.note(clock, mono_us, _time(event, "ts_us"), count)
         of_host = spans.setdefault(_text(event, "host"), {})
         first, last = of_host.get(clock, (mono_us, mono_us))
         of_host[clock] = min(first, mono_us), max(last, mono_us)
@@ -175,8 +188,8 @@ class Witness:
             command.done.append((kind, at))
         elif kind == "command_acked":
             command.acked.append(at)
-        elif type(event.get("asked_us")) is int:  # it is written after the transaction, which may be too late
-            command.asked.append((at[0], event["asked_us"]))
+        elif (asked_us := _time(event, "asked_us")) is not None:  # the event is written after the transaction
+            command.asked.append((at[0], asked_us))
 
     def _add_end(self, event: Event, at: At) -> None:
         kind, member = event["kind"], (_text(event, "group"), _text(event, "member"))
@@ -261,6 +274,17 @@ def _text(event: Event, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _is_near(one_us: int, other_us: int) -> bool:
+    """Whether clocks with these distances to the wall clock may be the same."""
+    return abs(one_us - other_us) <= REBOOTED_US
+
+
+def _time(event: Event, key: str) -> int | None:
+    """Return a time that its kind of events does not require, None if it is missing or none."""
+    value = event.get(key)
+    return value if type(value) is int and abs(value) <= MAX_NUMBER else None
+
+
 def _wall_us(event: Event) -> int | None:
-    ts_us = event.get("ts_us")
-    return ts_us - int(event["mono_us"]) if type(ts_us) is int else None
+    ts_us = _time(event, "ts_us")
+    return None if ts_us is None else ts_us - int(event["mono_us"])

@@ -136,18 +136,34 @@ class EventFiles:
         return at if type(at) is int else int(event["mono_us"])
 
     def _in_order(self, path: Path) -> Iterator[Event]:
+        """Iterate over the events of one file; say once if they are out of order by more than can be sorted."""
+        latest_us, is_told = -MAX_NUMBER, self.place is not None or self._order != "mono_us"  # other clocks may go back
+        for at_us, _number, event in self._sorted(path):
+            if at_us < latest_us and not is_told:
+                is_told = True
+                text = f"lines come more than {REORDERED_LINES} lines late, so events are judged in a wrong order"
+                self._problems.add(f"{path.name}: {text}: give each process a file of its own")
+            latest_us = max(latest_us, at_us)
+            yield event
+
+    def _sorted(self, path: Path) -> Iterator[tuple[int, int, Event]]:
         """Sort the events of one file with a bounded heap."""
         waiting: list[tuple[int, int, Event]] = []
         for number, event in enumerate(self._parsed(path, self._problems)):
             heapq.heappush(waiting, (self._time(event), number, event))
             if len(waiting) > REORDERED_LINES:
-                yield heapq.heappop(waiting)[2]
+                yield heapq.heappop(waiting)
         while waiting:
-            yield heapq.heappop(waiting)[2]
+            yield heapq.heappop(waiting)
 
     def _parsed(self, path: Path, problems: Problems) -> Iterator[Event]:
-        with path.open("rb") as file:
-            for number, line in enumerate(_lines(file, self.sizes[path]), 1):
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            problems.add(f"{path.name} was deleted before it was read: a process keeps only its last files")
+            return
+        with file:
+            for number, line in enumerate(lines_of(file, self.sizes[path]), 1):
                 try:
                     event = json.loads(line)
                 except (ValueError, RecursionError):
@@ -172,7 +188,7 @@ def _file_before(name: str) -> str | None:
     return f"{stem}.{number:04d}.jsonl" if number else f"{stem}.jsonl"
 
 
-def _lines(file: BinaryIO, size: int) -> Iterator[bytes]:
+def lines_of(file: BinaryIO, size: int) -> Iterator[bytes]:
     """Yield the lines of a file's first bytes; of one that is too long for an event, only its beginning and its end."""
     while line := file.readline(min(size, MAX_LINE_BYTES)):
         size -= len(line)

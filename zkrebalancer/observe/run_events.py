@@ -7,15 +7,17 @@ align the clocks, then in the order of the reference clock.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from zkrebalancer.observe.clocks import Alignment, align
 from zkrebalancer.observe.doubts import CLOCK, EARLIEST, KINDS, LATEST, Doubts
 from zkrebalancer.observe.hosts import ClockNames, Witness
-from zkrebalancer.observe.reading import Event, EventFiles, Problems, find_flaw
+from zkrebalancer.observe.reading import Event, EventFiles, Problems, find_flaw, lines_of
 
-_TAIL_BYTES = 4_096  # where the last line is looked for first
+_CLOCK = re.compile(rb'"host":"[^"]*","boot":"[^"]*"')  # as `EventLog` writes it
 
 
 class RunEvents:
@@ -32,9 +34,13 @@ class RunEvents:
         self.doubts: Doubts | None = None
         self._names = ClockNames()
         self._files = EventFiles(directory, problems)
+        began: dict[str, str] = {}  # the first event of each file, and the file
         for path, size in self._files.sizes.items():
-            for event in _ends(path, size):
+            for number, event in enumerate(_of_each_clock(path, size)):
                 self._names.note(event)
+                other = path.name if number else began.setdefault(json.dumps(event), path.name)
+                if other != path.name:
+                    problems.add(f"{path.name} begins as {other} does: if one is a copy, its events count twice")
         if self._names.count > 1:
             self._align()
             self._files.place = self._place
@@ -71,19 +77,18 @@ class RunEvents:
         return {**event, "mono_us": found.at_us, **bounds}
 
 
-def _ends(path: Path, size: int) -> Iterator[Event]:
-    """Iterate over the first and the last whole event of a file: of one process, or of one after the other."""
-    length = _TAIL_BYTES
-    with path.open("rb") as file:
-        yield from _valid(file.readline(size))
-        while True:
-            begin = file.seek(max(0, size - length))
-            lines = file.read(size - begin).split(b"\n")
-            if len(lines) > 2 or length >= size:  # the rest of one, a whole one, a torn one
-                break
-            length *= 2
-        for line in lines[-2:-1]:
-            yield from _valid(line)
+def _of_each_clock(path: Path, size: int) -> Iterator[Event]:
+    """Iterate over those events of a file that may be of different clocks: nearly always, only the first one.
+
+    A pod that moves to another node, and back, may have gone on in its file.
+    """
+    same: bytes | None = None
+    with suppress(FileNotFoundError), path.open("rb") as file:  # deleted since it was listed
+        for line in lines_of(file, size):
+            if same is None or same not in line:
+                yield from _valid(line)
+                found = _CLOCK.search(line)
+                same = None if found is None else found[0]
 
 
 def _valid(line: bytes) -> Iterator[Event]:

@@ -154,7 +154,7 @@ def test_new_events_are_followed_until_an_interrupt(folder: Path, monkeypatch: p
 def test_many_files_are_read_as_far_as_the_system_allows(tmp_path: Path, arguments: list[str]) -> None:
     """In `events`, leave the limit of open files as a shell sets it: hundreds of restarts leave as many files."""
     for number in range(30):
-        some = [event(second, "member_joined", group="g", member="m") for second in range(REORDERED_LINES + 1)]
+        some = [event(second, "member_joined", group="g", member=f"m{number}") for second in range(REORDERED_LINES + 1)]
         write(tmp_path / f"agent-{number}.jsonl", *some)
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (24, {hard}))"

@@ -139,3 +139,14 @@ def test_the_reference_seldom_changes() -> None:
         now = align(Evidence(events=Counter({"a": number, "b": number + number % 3 - 1, "c": number // 3}))).reference
         changes, reference = changes + (now != reference), now
     assert changes < 30
+
+
+def test_a_clock_is_related_to_the_one_about_which_most_is_known_most_of_the_time() -> None:
+    """In `Relation.looseness`, take the narrowest bounds: one quick answer would decide for days."""
+    evidence = Evidence(events=Counter({"a": 4, "b": 2, "c": 1}))
+    for number in range(5):
+        at_us = number * 100_000_000
+        for one, other, trip_us in (("a", "b", 10), ("b", "c", 1_000), ("a", "c", 10_000 if number else 2)):
+            for cause, effect in ((one, other), (other, one)):
+                evidence.add((cause, at_us), (effect, at_us + trip_us))
+    assert align(evidence).relations["c"].parent == "b"

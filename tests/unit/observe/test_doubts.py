@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from zkrebalancer.observe.doubts import CLOCK, EARLIEST, LATEST, Doubts, placed
+from zkrebalancer.observe.doubts import CLOCK, EARLIEST, KINDS, LATEST, Doubts, placed
 from zkrebalancer.observe.reading import Event
 
 MOMENTS = 1_000
@@ -46,3 +46,21 @@ def test_what_may_be_the_other_way_round_is_found_however_many_changes_there_are
             assert doubts.concern(event, ("t", 0)) is wanted
             found += wanted
     assert found
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_each_kind_of_change_may_have_been_before_or_after_what_another_clock_saw(kind: str) -> None:
+    """In `doubts.KINDS`, leave one out."""
+    whose = {"group": "g", "member": "a", "topic": "t", "partitions": [0]}
+    events = [
+        {"kind": "fetcher_started", CLOCK: "l", "mono_us": 0, EARLIEST: 0, LATEST: 0},
+        {"kind": "fetcher_stopped", "reason": "closed", CLOCK: "l", "mono_us": 9, EARLIEST: 9, LATEST: 9},
+        {"kind": kind, "reason": "expired", CLOCK: "k", "mono_us": 500, EARLIEST: 400, LATEST: 600},
+    ]
+    doubts = Doubts()
+    for event in events:
+        doubts.add({**whose, **event})
+    doubts.finish()
+    for at_us, is_in_doubt in ((399, False), (510, True), (601, False)):
+        delivered = {**whose, "kind": "delivered", CLOCK: "l", "mono_us": at_us, EARLIEST: at_us, LATEST: at_us}
+        assert doubts.concern(delivered, ("t", 0)) is is_in_doubt

@@ -123,3 +123,50 @@ def test_a_pod_that_has_come_back_to_its_former_node_ties_no_boots() -> None:
     assert (pairs(witness.evidence()), witness.has_erred) == ({(("one", "two"), (100, 200))}, False)
     witness.add(later)
     assert (pairs(witness.evidence()), witness.has_erred) == (set(), True)
+
+
+HOUR_US = 3_600_000_000
+
+
+def named(*boots: str | None, apart_us: int = HOUR_US) -> tuple[ClockNames, list[str]]:
+    """Return the names of the clocks of one host's events, which it was started before `apart_us` from each other."""
+    events = [
+        {"host": "h", "mono_us": 0, "ts_us": 10**15 + apart_us * number, **({"boot": boot} if boot else {})}
+        for number, boot in enumerate(boots)
+    ]
+    names = ClockNames()
+    for event in events:
+        names.note(event)
+    return names, [names.of(event) for event in events]
+
+
+def test_events_of_an_earlier_version_may_be_of_an_earlier_boot() -> None:
+    """In `ClockNames._unnamed`, let all of them count to the one boot that is named: its clock began anew."""
+    names, found = named(None, "two")
+    assert (found, names.count, names.depend_on_walls) == (["h", "two"], 2, True)
+    assert names.of({"host": "h", "mono_us": 0}) == "two"
+    names, found = named(None, None, "three")
+    assert (found, names.count) == (["h#1", "h#2", "three"], 3)
+    names, found = named(None, "one", apart_us=1_000)
+    assert (found, names.count, names.depend_on_walls) == (["one", "one"], 1, False)
+
+
+def test_events_that_name_no_boot_are_of_none_of_two() -> None:
+    names, found = named("one", None, "two", apart_us=1_000)
+    assert (found, names.count, names.depend_on_walls) == (["one", "h", "two"], 3, False)
+
+
+def test_a_number_that_is_no_time_ties_no_clocks() -> None:
+    """In `hosts._time`, take any integer: bounds so far away cannot be computed with."""
+    far, record = 10**30, {"topic": "t", "partition": 0, "first_offset": 0, "last_offset": 0}
+    events: list[dict[str, Any]] = [
+        {"kind": "produced", "host": "k", "mono_us": 1, "sent_us": far, "ts_us": far, **record},
+        {"kind": "command_sent", "host": "k", "mono_us": 1, "asked_us": far, "command_id": "i"},
+        {"kind": "delivered", "host": "a", "mono_us": 2, **record},
+        {"kind": "fetcher_started", "host": "a", "mono_us": 2, "command_id": "i"},
+    ]
+    witness = witness_of(events)
+    for event in events:
+        witness.add(event)
+    evidence = witness.evidence()
+    assert (pairs(evidence), evidence.wall_us) == (set(), {})

@@ -84,7 +84,7 @@ def test_files_of_one_process_are_complete_only_with_its_first(tmp_path: Path) -
 
 
 def test_what_is_written_while_files_are_read_does_not_count(tmp_path: Path) -> None:
-    """In `reading._lines`, read to the end: a short file ends before a long one, so its owner would stop too late."""
+    """In `reading.lines_of`, read to the end: a short file ends before a long one, so its owner would stop too late."""
     started = moved().events[1]
     stopped = {**started, "kind": "fetcher_stopped", "reason": "revoked", "mono_us": 9_000_000}
     others: list[Event] = [{"mono_us": number, "kind": "x"} for number in range(3 * REORDERED_LINES)]
@@ -121,7 +121,7 @@ def test_a_folder_without_events_is_an_error(tmp_path: Path) -> None:
 def test_a_line_that_is_too_long_is_not_kept(
     end: bytes, torn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power failure left zeros. In `reading._lines`, read whole lines: 400 MB of them take 850 MB."""
+    """A power failure left zeros. In `reading.lines_of`, read whole lines: 400 MB of them take 850 MB."""
     limit = 4_000
     monkeypatch.setattr(reading, "MAX_LINE_BYTES", limit)
     asked: list[int] = []
@@ -140,3 +140,32 @@ def test_a_line_that_is_too_long_is_not_kept(
         assert len(list(files)) == (2 if end else 1)
         assert (files.torn_lines, len(problems.lines())) == (torn, 1 - torn)
     assert max(asked) < limit
+
+
+def test_a_copy_of_a_file_is_told(tmp_path: Path) -> None:
+    """Without this, its consumers start what they own, and get all records again."""
+    (tmp_path / "a.jsonl").write_text(lines(moved().events))
+    (tmp_path / "b.jsonl").write_text(lines(moved().events[:3]))
+    problem = "b.jsonl begins as a.jsonl does: if one is a copy, its events count twice"
+    assert check(tmp_path).problems[0] == problem
+
+
+def test_a_file_that_is_deleted_before_it_is_read_is_a_problem(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(lines([{"mono_us": 1, "kind": name}]))
+    problems = Problems()
+    files = EventFiles(tmp_path, problems)
+    (tmp_path / "a.jsonl").unlink()
+    assert [event["kind"] for event in files] == ["b"]
+    assert problems.lines() == ("a.jsonl was deleted before it was read: a process keeps only its last files",)
+
+
+@pytest.mark.parametrize(("order", "is_told"), [("mono_us", True), ("ts_us", False)])
+def test_lines_of_several_processes_one_after_the_other_are_told(order: str, is_told: bool, tmp_path: Path) -> None:
+    """Without this, a second process seems to begin when the first one has ended."""
+    events: list[Event] = [{"mono_us": number, "kind": "x"} for number in range(2 * REORDERED_LINES)]
+    (tmp_path / "a.jsonl").write_text(lines(events + events))
+    problems = Problems()
+    assert len(list(EventFiles(tmp_path, problems, order=order))) == 2 * len(events)
+    text = f"a.jsonl: lines come more than {REORDERED_LINES} lines late, so events are judged in a wrong order"
+    assert [line.startswith(text) for line in problems.lines()] == [True] * is_told

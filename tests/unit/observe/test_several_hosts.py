@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zkrebalancer.observe.checker import Verdict, check
+from zkrebalancer.observe.overview import overview
 from zkrebalancer.observe.reading import Problems
 from zkrebalancer.observe.run_events import RunEvents
 
@@ -251,7 +252,7 @@ def test_two_boots_of_one_host_are_two_clocks(tmp_path: Path, *, with_boot: bool
 
 
 def test_a_host_that_writes_its_first_event_after_clocks_were_aligned_is_not_read(tmp_path: Path) -> None:
-    """In `reading._lines`, read to the end: its clock is not known."""
+    """In `reading.lines_of`, read to the end: its clock is not known."""
     fleet = Fleet(drifting()).moves(1)
     fleet.verdict(tmp_path)
     files = RunEvents(tmp_path, Problems())
@@ -266,3 +267,30 @@ def test_a_host_whose_clock_jumped_is_told(tmp_path: Path) -> None:
     fleet.clocks[SECOND].offset_us -= 5_000_000  # it was suspended
     verdict = fleet.moves(1).verdict(tmp_path)
     assert verdict.unclear[0] == "the clocks of b and k contradict each other: one has jumped"
+
+
+def test_a_pod_that_came_back_to_its_former_node_left_another_clock_within_its_file(tmp_path: Path) -> None:
+    """In `_of_each_clock`, look at the first and the last event: both nodes seem to have one clock."""
+    known = {"kind": "fetcher_started", "group": "g", "topic": "t", "partitions": [0], "positions": [0]}
+    lines = []
+    for number, (boot, mono_us) in enumerate((("one", 10**9), ("two", 10**9 + 10), ("one", 10**9 + 60_000_000))):
+        for kind, at_us in (("fetcher_started", 0), ("fetcher_stopped", 20)):
+            clock = {"ts_us": EPOCH_US + 30_000_000 * number + at_us, "mono_us": mono_us + at_us, "host": "app-0"}
+            event = {**clock, "boot": boot, "process": "app", **known, "member": f"m{number}", "kind": kind}
+            lines.append(json.dumps({**event, "reason": "revoked"}, separators=(",", ":")) + "\n")
+    (tmp_path / "app-1.jsonl").write_text("".join(lines))
+    verdict = check(tmp_path)
+    assert (verdict.overlaps, verdict.problems) == (0, ())
+    assert any("cannot tell who owned it when m1 started" in line for line in verdict.unclear)
+
+
+@pytest.mark.parametrize(("with_keys", "clocks", "most_us"), [(True, 3, 60_000), (False, 3, None), (True, 1, 0)])
+def test_the_error_of_the_clocks_is_told(with_keys: bool, clocks: int, most_us: int | None, tmp_path: Path) -> None:
+    """In `Doubts._insert`, keep the error of the first change, or none; in `document`, another figure."""
+    fleet = Fleet(drifting(), with_keys=with_keys).moves(2)
+    fleet.lines = dict(list(fleet.lines.items())[:clocks])
+    fleet.verdict(tmp_path)
+    document = overview(tmp_path).document()
+    error_us = document["clock_error_us"]
+    assert document["clocks"] == clocks
+    assert error_us == most_us if not most_us else (isinstance(error_us, int) and 0 < error_us < most_us)
