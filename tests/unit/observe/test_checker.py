@@ -250,8 +250,8 @@ def test_a_closed_consumer_allows_no_repeats() -> None:
 
 
 def test_records_that_were_unfinished_when_they_were_given_up_come_once_more() -> None:
-    history = History().produced(0, 9).started("a", 0).delivered("a", 0, 4).repositioned("a", 3, reason="unfinished")
-    assert history.stopped("a", 5, "closed").started("b", 2).delivered("b", 2, 9).verdict().duplicated_outside_crash == 1
+    history = History().started("a", 0).delivered("a", 0, 4).repositioned("a", 3, reason="unfinished").stopped("a", 5)
+    assert history.started("b", 2).delivered("b", 2, 9).verdict().duplicated_outside_crash == 1
 
 
 # Order --------------------------------------------------------------------------------------------------------------
