@@ -34,7 +34,7 @@ class Usage:
         self.shared = shared
         self._who = who
         self._poller: Callable[[], object] = lambda: None  # a reference to who polled last
-        self._raised: set[int] = set()  # which exceptions there were then
+        self._raised = (0, 0)  # which exceptions there were then
         self.loops: list[None] = []  # over the records of that poll that have not come to their end
         self.is_iterated = False  # an iterator returned the last records, and was not asked for more
         self._is_handled = False  # the last records were for handlers
@@ -57,7 +57,8 @@ class Usage:
         who = self._who()
         if self._poller() is not who:
             self._poller = weakref.ref(who)
-        self.is_iterated, self._raised, self.loops = False, _raised(), []
+        self.is_iterated, self.loops = False, []
+        self._raised = id(sys.exc_info()[1]), id(getattr(sys, "last_value", None))  # an idle poll makes few calls
 
     @property
     def is_done(self) -> bool:
@@ -66,8 +67,17 @@ class Usage:
         It polled them itself, has left no loop over them, and no handler has them. No exception has come since, which
         may have ended that work, and it is no signal's handler, which may have interrupted it.
         """
-        is_undisturbed = self._poller() is self._who() and _raised() <= self._raised and not self.loops
+        is_undisturbed = self._poller() is self._who() and not (self._has_raised or self.loops)
         return is_undisturbed and not (self.is_iterated or self._is_handled or within_signal_handler())
+
+    @property
+    def _has_raised(self) -> bool:
+        """Whether an exception has come since that poll: this thread handles it, as a `finally` does, or nobody did.
+
+        The latter precedes what `atexit` calls, and the next input of a notebook.
+        """
+        now = sys.exc_info()[1], getattr(sys, "last_value", None)
+        return any(one is not None and id(one) not in self._raised for one in now)
 
     def is_within_batch(self, *, waits: bool) -> bool:
         """Whether the caller, a callback or a signal's handler, may have interrupted the work on what was returned.
@@ -235,11 +245,3 @@ class Usage:
         """Return the next offset of each assigned partition that has one."""
         with self.own_state("position").lock:
             return self.shared.buffer.emitting_positions()
-
-
-def _raised() -> set[int]:
-    """Return which exceptions this thread handles, as a `finally` does, or nobody has caught, each time the last one.
-
-    The latter precedes what `atexit` calls, and the next input of a notebook.
-    """
-    return {id(one) for one in (sys.exc_info()[1], getattr(sys, "last_value", None)) if one is not None}

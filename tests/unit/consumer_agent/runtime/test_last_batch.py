@@ -43,7 +43,7 @@ def test_an_exception_from_before_the_poll_does_not_count(is_handled: bool) -> N
 
 
 def test_an_exception_that_nobody_has_caught_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `_raised`, look only at those that are handled: `atexit` and the next cell of a notebook come after those."""
+    """In `Usage._has_raised`, look only at what is handled: `atexit` and a notebook's next cell come after that."""
     setting = Setting()
     setting.consumer.poll(0.0)
     monkeypatch.setattr(sys, "last_value", InterruptedError(), raising=False)
