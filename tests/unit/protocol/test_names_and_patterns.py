@@ -66,6 +66,7 @@ def test_ranges_expand_to_the_same_partitions(partitions: set[int]) -> None:
 @example("((a{1,1000}){1,1000}){1,1000}", ["a"])
 @example("\0", ["t"])
 @example(")\x1f", ["t"])
+@example(".*", ["__consumer_offsets"])
 def test_a_pattern_matches_or_is_rejected(expression: str, topics: list[str]) -> None:
     message = ""
     try:

@@ -122,7 +122,10 @@ def test_a_list_fits_into_what_is_counted_for_it(path: str) -> None:
 # ---- /consumers/security
 
 
-@given(st.text(max_size=5), st.lists(st.sampled_from(["sasl:a", "x509:CN=b,O=c", "digest:u:" + "x" * 28]), max_size=3))
+GROUP_NAMES = st.text(max_size=5) | st.sampled_from(["g", "a.b", "\u00fc"])
+
+
+@given(GROUP_NAMES, st.lists(st.sampled_from(["sasl:a", "x509:CN=b,O=c", "digest:u:" + "x" * 28]), max_size=3))
 def test_what_is_written_can_be_read(group: str, names: list[str]) -> None:
     try:
         who = rights.checked(Principals(("sasl:c",), operators=tuple(names), groups={group: tuple(names)}))
