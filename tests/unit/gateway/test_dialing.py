@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+from unittest import mock
 
 import gevent
 import pytest
@@ -92,6 +95,16 @@ def test_a_broker_that_cannot_be_reached_is_named_in_the_log(
         with pytest.raises(LinkError):
             dialer.dial(("internal", 9092))
     assert caplog.messages == ["the broker at internal:9092 cannot be reached: Name or service not known"]
+
+
+def test_a_connection_whose_tls_fails_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Dialer.dial`, only raise: while a broker's certificate is refused, each try costs a file."""
+    opened = mock.Mock()
+    monkeypatch.setattr(dialing, "create_connection", lambda _address: opened)
+    context = mock.Mock(wrap_socket=mock.Mock(side_effect=OSError("certificate has expired")))
+    with pytest.raises(LinkError, match="certificate has expired"):
+        Dialer(cast("Upstream", SimpleNamespace(context=context))).dial(("h", 1))
+    opened.close.assert_called_once_with()
 
 
 def test_an_ipv6_address_is_shown_in_brackets() -> None:

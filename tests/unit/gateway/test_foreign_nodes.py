@@ -120,6 +120,18 @@ def test_a_gateway_follows_a_layout_that_gives_it_another_number(session: ModelS
     assert sorted(listed.names) == ["1", "2"]
 
 
+def test_a_gateway_leaves_the_number_that_another_one_has_taken(session: ModelSession) -> None:
+    """In `Membership._withdraw`, delete whatever is there: the other one's clients are sent away until it looks."""
+    one, other = Membership(session, "gw", 1), Membership(session, "gw", 2)
+    one.refresh()
+    session.do(SetContent(LAYOUT, encode(Layout({}, {"gw:2": 0, "x:1": 1}))))
+    other.refresh()
+    before = session.perform(Get(f"{ALIVE}/0"))
+    one.refresh()
+    assert (one.number, other.number) == (2, 0)
+    assert session.perform(Get(f"{ALIVE}/0")) == before
+
+
 @pytest.mark.parametrize("name", ["a%2fgroup", "%61%2Fgroup", "elsewhere", "%", "%FF"])
 def test_a_node_that_is_no_group_of_its_bucket_is_left_out(session: ModelSession, name: str) -> None:
     Membership(session, "gw", 1).refresh()

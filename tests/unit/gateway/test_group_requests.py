@@ -14,7 +14,7 @@ from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
 from tests.unit.gateway.wire import ANYBODY
 from zkrebalancer.gateway.dialing import Dialer
-from zkrebalancer.gateway.group_requests import OFFSETS_SLICE, GroupRequests
+from zkrebalancer.gateway.group_requests import LONGEST_HOLD_S, OFFSETS_SLICE, GroupRequests
 from zkrebalancer.gateway.groups import Groups
 from zkrebalancer.gateway.lanes import OffsetStore
 from zkrebalancer.gateway.links import KEYS, Links
@@ -207,6 +207,13 @@ def test_offsets_of_a_group_that_has_none_are_deleted(outcome: dict[str, Any] | 
     assert deleted(["u"], unknown, outcome)[0] is ErrorCode.GROUP_ID_NOT_FOUND
 
 
+def test_offsets_that_could_not_be_deleted_are_not_called_deleted() -> None:
+    """In `_delete_offsets`, take any error of the store for a group that it does not know."""
+    known, error = OffsetDeleteAnswer(ErrorCode.NONE), ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for outcome in (error, {"error_code": error, "topics": []}):
+        assert deleted(["u"], known, outcome) == (error, {}, ["u"])
+
+
 def test_offsets_are_deleted_in_the_step_in_which_their_group_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `_delete_groups`, wait for the deletions before: a group's next members would commit, and lose that."""
     monkeypatch.setattr("zkrebalancer.gateway.group_requests.OFFSETS_SLICE", 3)
@@ -271,8 +278,11 @@ def test_a_group_that_has_only_offsets_is_empty(
 ) -> None:
     """None: there is no answer; then nobody says that it is dead, either.
 
-    In `_look_for_offsets`, ask on after the time is over: up to 100,000 groups at once, before the lease's renewal.
+    In `_look_for_offsets`, ask on after the time is over: up to 100,000 groups at once, before the lease's renewal. Or
+    give up earlier.
     """
+    now_us = 0
+    monkeypatch.setattr("zkrebalancer.gateway.group_requests.clock.steady_us", lambda: now_us)
     if outcome is None:
         monkeypatch.setattr("zkrebalancer.gateway.group_requests.LONGEST_HOLD_S", 0.01)
     names = [f"g{number}" for number in range(OFFSETS_SLICE + 1)]
@@ -282,6 +292,8 @@ def test_a_group_that_has_only_offsets_is_empty(
     asked: list[str] = []
 
     def send(group: str, name: str, _fields: Any, when_answered: Any) -> None:
+        nonlocal now_us
+        now_us += int(LONGEST_HOLD_S * 1e6) // len(names)
         asked.append(group)
         if outcome is not None:
             when_answered(outcome)

@@ -9,9 +9,10 @@ import pytest
 from tests.support.secured_model import GATEWAY, SecuredTree, who
 from tests.unit.gateway.model_session import ModelSession
 from tests.unit.gateway.test_zookeeper_offsets import GROUP, SlowSession, Store
+from zkrebalancer.gateway.registered import read_registered
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.protocol import paths
-from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Operation, Reply, SetContent
+from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Multi, Operation, Refused, Reply, SetContent
 from zkrebalancer.protocol.registration import STATIC, WHITE_LIST, Registration, encode
 from zkrebalancer.protocol.requests import MIN_REQUEST_BYTES, RequestLimit
 
@@ -169,3 +170,15 @@ def test_a_gateway_has_the_rights_for_it_in_a_secured_tree(store: Store) -> None
     assert store.delete_group() == ErrorCode.NONE
     assert store.fetch() == {}
     assert not tree.refused
+
+
+@pytest.mark.parametrize("above", [(), (paths.channel(GROUP),)])
+def test_a_change_of_several_transactions_is_not_taken_for_a_consumer(session: Interrupted, above: tuple[str]) -> None:
+    """In `Registered.note_written`, count only if there was a node: the second part of each deletion is refused."""
+    session.do(*(Create(path) for path in (paths.CONSUMERS, paths.GROUPS, paths.group(GROUP), *above)))
+    registered = read_registered(GROUP, session.perform, session.request_limit)
+    for _ in range(3):
+        session.do(*registered.guard())
+        registered.note_written()
+    session.do(Create(paths.channel(GROUP, "agent")))
+    assert isinstance(session.perform(Multi(tuple(registered.guard()))), Refused)
