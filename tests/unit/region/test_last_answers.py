@@ -36,10 +36,14 @@ def test_a_member_leaves_only_when_the_groups_offsets_are_stored() -> None:
 
 
 def test_a_member_follows_the_first_orders_of_a_region_that_was_made_anew() -> None:
-    """In `Member._create`, keep the numbers of its last answers: it would wait for orders above these, for ever."""
+    """In `Member._create`, keep the numbers of its last answers: it would wait for orders above these, for ever.
+
+    Or keep that of the last complete checkpoint: it would delete none of its copies until it gets there again.
+    """
     stage = flowing(Stage().joined())
-    stage.advance(stage.order(9, open=Round(9, CHECKPOINT, ("a",))))
-    assert stage.member.last_checkpoint == 9
+    stage.advance(stage.order(8, open=Round(8, CHECKPOINT, ("a",))))
+    stage.advance(stage.order(9, complete=8, pieces=1, open=Round(9, CHECKPOINT, ("a",))))
+    assert (stage.member.last_checkpoint, stage.member.completed) == (9, 8)
     stage.zk.end(stage.session)
     stage.session = stage.zk.open()
     stage.member.session_lost()
@@ -47,3 +51,16 @@ def test_a_member_follows_the_first_orders_of_a_region_that_was_made_anew() -> N
     assert stage.advance(stage.order(1)) is Phase.FLOW
     stage.advance(stage.order(2, open=Round(2, CHECKPOINT, ("a",))))
     assert stage.application.calls[-1] == ("checkpoint", 2)
+    stage.advance(stage.order(2, complete=2, pieces=1))
+    assert stage.application.calls[-1] == ("retire", 2)
+
+
+def test_a_reset_does_not_go_back_to_where_a_former_topic_of_that_name_began() -> None:
+    """In `Member._targets`, take any initial offset: records of the new topic would be skipped, or read twice."""
+    stage = Stage().joined()
+    stage.source.marks = {"t": "id-1"}
+    flowing(stage)
+    for mark, expected in (("id-2", {}), ("id-1", {("t", 0): 0})):
+        stage.source.marks = {"t": mark}
+        targets = stage.run(stage.member._targets({("t", 0)}, None))
+        assert targets == expected

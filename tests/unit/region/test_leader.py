@@ -198,11 +198,16 @@ def test_who_leaves_gets_a_last_checkpoint_and_is_no_loss_afterwards() -> None:
     for registered in ({"a": 11, "b": 12}, {"a": 11}):
         assert decide(after, seen(registered=registered)).next is Next.WAIT
     assert decide(after, seen(registered={"a": 11, "b": 40})).order.members == {"a": 11, "b": 40}
+    later: dict[str, Any] = {"registered": {"a": 11}, "holdings": {"a-1": HELD["a-1"]}}
+    order = decide(after, seen(now_us=10**15, **later)).order
+    assert decide(order, seen(answered(order, "a"), **later)).order.left == {}  # else it grows until nothing fits
 
 
 def test_a_former_process_that_asked_to_leave_does_not_make_its_successor_leave() -> None:
     """The successor would go on after the checkpoint with which it left, and lose what it processed then."""
     decision = decide(IDLE, seen(requests={"leave-0": Request("leave", "b", zxid=11)}))
+    assert (decision.order, decision.requests) == (IDLE, ("leave-0",))
+    decision = decide(IDLE, seen(requests={"leave-0": Request("leave", "c", zxid=13)}))  # of nobody
     assert (decision.order, decision.requests) == (IDLE, ("leave-0",))
 
 

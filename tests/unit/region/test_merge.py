@@ -43,6 +43,16 @@ def test_permuted_answers_make_the_same_merge(order: tuple[str, ...]) -> None:
     assert merged(found, None, {}, {}) == Merge(9, wanted, {"t": "id-1"}, dict.fromkeys(OFFSETS, 9))
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_an_answer_is_there_once_all_its_pieces_are(order: tuple[int, ...]) -> None:
+    """The first may have been written before there were more. In `Answers.has_all_of`, believe any one of them."""
+    found = answers("a")
+    for count, piece in enumerate(order):
+        assert found.missing == ["a"] or order[:count] == (0,)
+        assert found.add("a", Contribution(9, piece, 1 if piece == 0 else 3, "a-1", {}))
+    assert found.missing == []
+
+
 def test_a_repeated_answer_counts_once() -> None:
     found = answers()
     assert found.add("a", part("a"))
