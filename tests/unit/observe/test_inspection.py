@@ -14,8 +14,9 @@ from tests.support.zk_model import Right, ZkModel
 from zkrebalancer.observe import inspection
 from zkrebalancer.operations.approval import NothingWaitsError, approving
 from zkrebalancer.protocol import paths, shards
-from zkrebalancer.protocol.calls import Call, Create, Delete, Done, ListChildren, Multi, Refusal, Reply
+from zkrebalancer.protocol.calls import Call, Create, Delete, Done, Get, ListChildren, Multi, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, encode_coordinator
+from zkrebalancer.protocol.errors import NodeContentError
 from zkrebalancer.protocol.obstacles import PublishedObstacle, encode
 from zkrebalancer.protocol.ownership import EvictionRecord, encode_eviction
 from zkrebalancer.protocol.refusals import require_expected
@@ -277,3 +278,26 @@ def test_many_groups_are_read_side_by_side(monkeypatch: pytest.MonkeyPatch) -> N
     assert [str(error).split(":")[0] for error in refused] == [f"ZooKeeper refuses {paths.group('g09')}"]
     assert [len(report.members) for report in reports if report.members] == [1]
     assert len(trips) <= 2 * 12
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_number_of_shards_that_changes_between_two_reads_is_no_damage(*, is_damaged: bool) -> None:
+    """In `read_shards`, look once: while the number changes, commands would say that ZooKeeper's tree is damaged."""
+    nodes = [Create(path) for path in (paths.CONSUMERS, paths.COORDINATOR, shards.BARRIER)]
+    if not is_damaged:
+        nodes.append(Create(paths.SHARDS, shards.encode_number(shards.Number(3, 7))))
+
+    class Changing(Client):
+        def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+            reply = super().perform(call, expected)
+            if call == Get(paths.SHARDS) and nodes:
+                assert isinstance(self.model.perform(Multi(tuple(nodes))), Done)
+                nodes.clear()
+            return reply
+
+    client = Changing()
+    if is_damaged:
+        with pytest.raises(NodeContentError, match="it is missing"):
+            inspection.read_shards(cast("BlockingZk", client))
+    else:
+        assert len(inspection.read_shards(cast("BlockingZk", client))) == 3

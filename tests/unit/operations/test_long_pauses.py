@@ -175,3 +175,29 @@ def _waits(topics: int) -> int:
 def test_the_round_trips_of_an_import_do_not_grow_with_its_topics() -> None:
     """Over a slow link, they would take longer than a pause may last."""
     assert _waits(topics=2) == _waits(topics=20)
+
+
+class Slow(ModelClient):
+    """The reply to a transaction comes after 40 s, for example as the process was suspended."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.zk)
+        self.world = world
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        reply = super().perform(call, expected)
+        if isinstance(call, Multi):
+            self.world.pass_time(SLOW_MS)
+        return reply
+
+
+def test_a_pause_counts_from_when_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Pause.write`, count from the reply: the pause may be over by then, and consumers may have committed."""
+    world = world_with(partitions=2)
+    world.pass_time(1_000)
+    monkeypatch.setattr(clock, "steady_us", lambda: world.now_us)
+    with (
+        pytest.raises(OffsetsRefusedError, match="was suspended"),
+        starts_paused(cast("BlockingZk", Slow(world)), GROUP, "reset offsets") as pause,
+    ):
+        pause.require_recent()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import gevent
 import pytest
@@ -129,6 +130,18 @@ def test_why_there_are_no_offsets(monkeypatch: pytest.MonkeyPatch, reply: Except
         refused = f"rejected the offsets of g: {reason}"
     with pytest.raises(KafkaOffsetsError, match=f"^Kafka {refused}$"):
         store.write({("t", 0): 5})
+
+
+def test_a_client_without_an_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `StoredInKafka._reason`, keep it: it may send the offsets later, when consumers have committed others."""
+    monkeypatch.setattr(kafka_offsets, "REQUEST_TIMEOUT_S", 0.01)
+    made = mock.Mock(side_effect=lambda _settings: Admin(None))
+    monkeypatch.setattr(kafka_offsets, "AdminClient", made)
+    store = StoredInKafka(KAFKA, "g")
+    for _ in range(2):
+        with pytest.raises(KafkaOffsetsError, match="did not confirm"):
+            store.write({("t", 0): 5})
+    assert made.call_count == 2
 
 
 def test_what_a_broker_may_have_stored_is_not_called_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
