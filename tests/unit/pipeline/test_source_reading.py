@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from unittest import mock
 
@@ -74,3 +75,34 @@ def test_what_a_client_still_hands_over_of_a_former_task_belongs_to_no_range(mon
         reader = RangeReader({}, [Range(topic, 0, 0, 1, 1)], fail_on_data_loss=True)
         read += [message.topic() for _whole, run in reader.read() for message in run]
     assert read == ["t", "u"]
+
+
+@pytest.mark.parametrize(("fetched", "expected"), [([0, 1], [0, 1]), ([0, 1, 2, 3], [0, 1]), ([0, 2, 3], [0])])
+def test_a_range_has_no_record_of_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, fetched: list[int], expected: list[int]
+) -> None:
+    """In `RangeReader._handle`, take what was fetched beyond the end: the next batch has these records again."""
+    found, client = messages(("t", 0), fetched), mock.Mock(spec=Consumer)
+    client.poll.side_effect, client.consume.return_value = found[:1], found[1:]
+    monkeypatch.setattr(reading, "new_client", lambda _settings: client)
+    monkeypatch.setattr(reading, "_idle", {})
+    reader = RangeReader({}, [Range("t", 0, 0, 2, 1)], fail_on_data_loss=True)
+    assert [message.offset() for _whole, run in reader.read() for message in run] == expected
+
+
+def test_a_worker_keeps_one_client_and_none_of_a_task_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `RangeReader.read`, close none, or collect no garbage any more: a worker's memory grows with each task."""
+    clients = [mock.Mock(spec=Consumer) for _ in range(3)]
+    monkeypatch.setattr(reading, "new_client", lambda settings: clients[settings["client"]])
+    monkeypatch.setattr(reading, "_idle", {})
+    for number, client in enumerate(clients):
+        client.poll.side_effect = messages(("t", 0), [0]) if number else ZeroDivisionError
+        client.consume.return_value = []
+        reader = RangeReader({"client": number}, [Range("t", 0, 0, 1, 1)], fail_on_data_loss=True)
+        if number:
+            list(reader.read())
+        else:
+            with pytest.raises(ZeroDivisionError):
+                list(reader.read())
+        assert gc.isenabled()
+    assert [client.close.called for client in clients] == [True, False, True]

@@ -16,6 +16,15 @@ def test_a_log_is_reported_once_it_has_been_too_short_for_a_while() -> None:
     assert logs.overdue({ONE: 5, TWO: 5}, {ONE: 4, TWO: 5}, PATIENCE_S + 1) == []
 
 
+def test_a_log_that_becomes_too_short_again_is_reported_again() -> None:
+    """In `ShortLogs._drop`, forget only since when: the loss is not noticed."""
+    logs = ShortLogs()
+    for positions in ({ONE: 5}, {}, {ONE: 5}):
+        assert logs.overdue(positions, {ONE: 3}, 0.0) == []
+        assert logs.overdue(positions, {ONE: 3}, PATIENCE_S) == [ShortLog(*one, 5, 3) for one in positions]
+        assert logs.overdue({ONE: 5}, {ONE: 5}, PATIENCE_S) == []
+
+
 def test_a_log_that_has_grown_or_is_read_from_its_new_beginning_was_not_too_short() -> None:
     """As after a change of leaders, and when the coordinator has set the offsets of a recreated topic."""
     logs = ShortLogs()

@@ -11,9 +11,9 @@ import pytest
 from consumer_agent.membership.events import Origin
 from consumer_agent.spark import Advance, PlanningConsumer
 from tests.support.deadlines import WITHIN_S
-from zkrebalancer.pipeline.source import membership, stream
-from zkrebalancer.pipeline.source.kafka import KafkaReadError, Logs
-from zkrebalancer.pipeline.source.offsets import Document
+from zkrebalancer.pipeline.source import incarnations, membership, stream
+from zkrebalancer.pipeline.source.kafka import DataLossError, KafkaReadError, Logs
+from zkrebalancer.pipeline.source.offsets import Document, Range
 from zkrebalancer.pipeline.source.options import parse
 from zkrebalancer.pipeline.source.stream import ConsumerGroupStreamReader
 from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperUnavailableError
@@ -90,6 +90,43 @@ def test_a_batch_that_spark_has_not_started_is_not_finished(setting: Setting) ->
     setting.own(10)
     assert setting.reader.latestOffset(end, limit) == end
     assert setting.consumer.finish.call_count == 1
+
+
+def test_only_a_batch_of_a_former_process_is_compared_with_its_topics(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `partitions`, compare none: a batch that is repeated would have records of another topic of that name."""
+    compared = mock.Mock(side_effect=lambda _options, ranges: ranges)
+    monkeypatch.setattr(stream, "still_there", compared)
+    setting.own(4)
+    end = setting.reader.latestOffset({}, setting.reader.getDefaultReadLimit())
+    assert setting.reader.partitions({}, end)
+    compared.assert_not_called()
+    assert ConsumerGroupStreamReader(parse(OPTIONS)).partitions({}, end)
+    compared.assert_called_once()
+
+
+def test_a_batch_that_is_repeated_has_no_record_of_another_topic_of_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `still_there`, take a topic that was not known when the batch was planned for a deleted one."""
+    present = {"same": "id-1", "anew": "id-2"}
+    monkeypatch.setattr(incarnations, "BlockingZk", mock.MagicMock())
+    monkeypatch.setattr(incarnations, "present_identities", lambda _zk, _topics: present)
+    known = {"same": "id-1", "unknown": "", "anew": "id-1", "gone": "id-1"}
+    ranges = [Range(topic, 0, 0, 1, 1, identity) for topic, identity in known.items()]
+    loses, options = parse({**OPTIONS, "failOnDataLoss": "false"}), parse(OPTIONS)
+    assert incarnations.still_there(loses, ranges) == ranges[:2] == incarnations.still_there(options, ranges[:2])
+    for one in ranges[2:]:
+        with pytest.raises(DataLossError, match=f"{one.topic} was deleted"):
+            incarnations.still_there(options, [one])
+
+
+def test_a_query_that_ends_leaves_the_group_once(setting: Setting) -> None:
+    """In `stop`, only forget the member: its partitions are read by nobody until its session ends."""
+    setting.own(4)
+    setting.reader.latestOffset({}, setting.reader.getDefaultReadLimit())
+    for _ in range(2):
+        setting.reader.stop()
+    assert setting.consumer.close.call_count == 1
 
 
 def test_a_query_that_was_evicted_waits_again(setting: Setting) -> None:
