@@ -11,7 +11,7 @@ from zkrebalancer.experiments import lab as labs
 from zkrebalancer.experiments import play as plays
 from zkrebalancer.experiments.lab import ASK_INTERVAL_S, Lab
 from zkrebalancer.experiments.picture import Picture
-from zkrebalancer.experiments.play import Play
+from zkrebalancer.experiments.play import Play, is_assigned
 from zkrebalancer.experiments.protocols import BACKLOG_PHASE_S, HEARTBEATS_MS, PHASE_S, PROTOCOLS, QUIET_S
 from zkrebalancer.experiments.scenarios import SCENARIOS
 from zkrebalancer.experiments.scenarios.model import Cast, Step
@@ -63,3 +63,19 @@ def test_a_step_meets_heartbeats_in_any_phase_and_the_same_for_every_protocol() 
     quarters = [sum(n <= 4 * phase / heartbeat_s < n + 1 for phase in phases) for n in range(4)]
     assert min(quarters) >= 15, quarters
     assert all((PHASE_S[name] * 1_000) % ms == 0 for name, ms in {"tuned": 500, **HEARTBEATS_MS}.items())
+
+
+@pytest.mark.parametrize(
+    ("owners", "members", "expected"),
+    [
+        ("aab", "ab", True),
+        ("abc", "abcd", True),  # one has to be idle
+        ("aaa", "ab", False),  # the change is not over yet
+        ("aac", "ab", False),
+        ("aa", "a", False),
+    ],
+)
+def test_when_a_group_is_assigned(owners: str, members: str, expected: bool) -> None:
+    """In `is_assigned`, forget idle members: a step would end before the new one has got anything."""
+    owned = {("t", number): owner for number, owner in enumerate(owners)}
+    assert is_assigned(owned, {("t", number) for number in range(3)}, set(members)) is expected

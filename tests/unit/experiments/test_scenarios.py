@@ -160,9 +160,11 @@ def test_known_weights_equal_the_producers_rates() -> None:
     assert [counts[number] / 20_000 for number in range(12)] == pytest.approx([r / sum(rates) for r in rates], abs=0.01)
 
 
-def test_a_member_to_be_killed_has_its_own_process() -> None:
+@pytest.mark.parametrize("action", [Kill("m02"), Freeze("m02")])
+def test_a_member_to_be_killed_or_suspended_has_its_own_process(action: Kill | Freeze) -> None:
+    """In `place`, let it share one: others would be suspended with it, and the figure be that of several members."""
     cast = Cast(5, 10, 1)
-    steps = [Step("kill-member", "m02", (Kill("m02"),)), Step("add-member", "m06", (Join("m06"),))]
+    steps = [Step("a-fault", "m02", (action,)), Step("add-member", "m06", (Join("m06"),))]
     assert place(cast, steps, 2) == {
         "members-01": ["m01", "m03"],
         "members-02": ["m04", "m05"],

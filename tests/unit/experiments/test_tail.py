@@ -44,6 +44,18 @@ def test_a_torn_line_waits_for_its_rest(tmp_path: Path) -> None:
     assert moments(tail) == [2]
 
 
+def test_what_was_there_is_skipped_up_to_a_torn_line_of_any_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In `EventTail.skip`, look at the last block only."""
+    monkeypatch.setattr(tail_module, "BLOCK", 3)
+    tail = EventTail(tmp_path)
+    append(tmp_path / "a.jsonl", line(1) + line(2)[:-8])
+    tail.skip()
+    append(tmp_path / "a.jsonl", line(2)[-8:])
+    assert moments(tail) == [2]
+
+
 def test_other_files_are_ignored(tmp_path: Path) -> None:
     append(tmp_path / "notes.txt", "no event\n")
     assert moments(EventTail(tmp_path)) == []
