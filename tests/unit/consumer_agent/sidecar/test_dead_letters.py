@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from confluent_kafka import KafkaError
 
 from consumer_agent.config import ConsumerConfig
 from consumer_agent.records import Record
@@ -104,3 +106,45 @@ def test_a_letter_is_not_lost_with_a_file_that_was_moved(tmp_path: Path) -> None
     assert letters.written() == [(("t", 0), 3)] * 4
     letters.close()
     assert [len(one.read_text().splitlines()) for one in (path, moved)] == [1, 2]
+
+
+def held_open(folder: Path) -> list[str]:
+    """Return what this process has open of a folder."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing's own, or another thread's
+            found.append(str(link.readlink()))
+    return [path for path in found if path.startswith(str(folder))]
+
+
+def test_of_files_that_were_moved_none_stays_open(tmp_path: Path) -> None:
+    """In `LetterFile._follow`, or `_opened`, do not close: an agent whose file is rotated runs out of descriptors."""
+    path = tmp_path / "dead.jsonl"
+    letters = LetterFile(path, "g")
+    for number in range(3):
+        letters.write(LETTER)
+        path.rename(f"{path}.{number}")
+    letters.write(LETTER)
+    assert held_open(tmp_path) == [str(path)]
+    letters.close()
+    assert held_open(tmp_path) == []
+
+
+def test_a_letter_in_a_topic_is_written_when_kafka_says_so_and_an_error_is_told() -> None:
+    """In `LetterTopic.written`, do not look for an error: its record would never be finished, without a word."""
+    config = ConsumerConfig(zookeeper="z:1", bootstrap="b:1", group="g")
+    producer = mock.Mock()
+    producer.list_topics.return_value.topics = {"dead": mock.Mock(error=None)}
+    with mock.patch("consumer_agent.sidecar.dead_letters.Producer", mock.Mock(return_value=producer)):
+        letters = LetterTopic("dead", config)
+    letters.write(LETTER)
+    (given,) = producer.produce.call_args_list
+    assert (given.args, given.kwargs["timestamp"]) == (("dead", None, b"k"), 7)
+    own = {"topic": b"t", "partition": b"0", "offset": b"3", "group": b"g", "failures": b"3", "reason": b"out of milk"}
+    assert given.kwargs["headers"] == [("h", b"\xff"), *((f"dead_letter.{key}", value) for key, value in own.items())]
+    assert letters.written() == []
+    given.kwargs["on_delivery"](None, mock.Mock())
+    assert letters.written() == [(("t", 0), 3)]
+    given.kwargs["on_delivery"](KafkaError(KafkaError._MSG_TIMED_OUT), mock.Mock())
+    with pytest.raises(DeadLetterError, match="topic dead: a dead letter cannot be written: "):
+        letters.written()

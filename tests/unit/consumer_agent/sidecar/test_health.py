@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from consumer_agent import Consumer
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.sidecar.health import MAX_IDLE_MS, MAX_SINCE_POLL_MS, faults_of, vitals_of
+from consumer_agent.sidecar.health import MAX_IDLE_MS, MAX_SINCE_POLL_MS, Watch, faults_of, vitals_of
 from consumer_agent.sidecar.http_endpoints import families, lags, numbers
 from consumer_agent.sidecar.run_counts import RunCounts
 from zkrebalancer.runtime import clock
@@ -66,3 +68,20 @@ def test_each_partition_has_its_lag() -> None:
         ({"group": "g", "topic": "t", "partition": "0"}, 0),
         ({"group": "g", "topic": "t", "partition": "1"}, 7),
     ]
+
+
+def test_an_agent_is_ready_once_it_has_joined_and_looks_at_itself_once_a_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Watch`, be ready at once: systemd would not wait. Or look after each poll: up to a thousand a second."""
+    now_s, consumer, vitals, joined = 0.0, mock.Mock(), mock.Mock(beat_s=10.0), mock.Mock()
+    monkeypatch.setattr("consumer_agent.sidecar.health.time.monotonic", lambda: now_s)
+    watch = Watch(consumer, vitals, joined)
+    consumer.metrics.return_value = {**WELL, "lease_ms": 0}
+    watch()
+    watch()
+    joined.assert_not_called()
+    consumer.metrics.return_value = WELL
+    for now_s in (0.0, 1.0, 9.9, 10.0, 10.5, 20.0):  # noqa: B007  # the clock looks at it
+        watch()
+    joined.assert_called_once_with()
+    assert [call.kwargs["is_ready"] for call in vitals.report.call_args_list] == [False, False, True, True, True]
+    assert vitals.looped.call_count == 5

@@ -12,7 +12,7 @@ from consumer_agent.records import Batch, Record
 from consumer_agent.sidecar.child import ChildEndedError
 from consumer_agent.sidecar.frames import Ack, Fail, Frame, FrameError, JsonLines, Revoked
 from consumer_agent.sidecar.run_counts import RunCounts
-from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings
+from consumer_agent.sidecar.sidecar import Sidecar, SidecarSettings, StoppedInFlightError
 
 A, B = ("orders", 0), ("orders", 1)
 
@@ -202,3 +202,103 @@ def test_after_an_error_the_child_is_killed_before_its_partitions_are_given_up(
     with pytest.raises(FrameError):
         sidecar.run({})
     assert was_killed == [True, *[True] * within_revoke]
+
+
+def with_child(signals: int = 0) -> tuple[Sidecar, mock.Mock]:
+    """Return a sidecar and its child, which has the first records of A."""
+    sidecar = Sidecar(SidecarSettings(command="true"), mock.Mock(), None, lambda: signals, RunCounts(), lambda: None)
+    sidecar._child = child = mock.Mock(codec=JsonLines())
+    child.exchange.return_value = []
+    sidecar._ledger.take(records(0, range(3), 1))
+    sidecar._exchange(0.0)
+    return sidecar, child
+
+
+def test_an_answer_about_what_a_child_does_not_have_is_none() -> None:
+    """In `Sidecar._handle`, count it: a child that ends right after it is started again for ever."""
+    sidecar, _child = with_child()
+    sidecar._silent_ends = 3
+    for answer in (Ack(B, 7), Fail(A, 7, "bad"), Revoked(frozenset({A}))):
+        sidecar._handle(answer, 0)
+        assert sidecar._silent_ends == 3
+    sidecar._handle(Ack(A, 0), 0)
+    assert sidecar._silent_ends == 0
+
+
+def test_a_child_answers_only_what_it_was_asked_itself() -> None:
+    """In `Sidecar._child_ended`, go on to count what the former one owed: the next one is killed at each revoke."""
+    sidecar, child = with_child()
+    sidecar._tell_child(child, [A])
+    sidecar._child_ended("the child has ended")
+    sidecar._child = child
+    sidecar._revoking = {A}
+    sidecar._tell_child(child, [A])
+    sidecar._handle(Revoked(frozenset({A})), 0)
+    assert not sidecar._revoking
+
+
+def test_an_agent_that_stops_waits_for_its_child_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Sidecar._is_over`, take milliseconds for seconds, or wait in spite of a second signal."""
+    now_s, signals = 100.0, 0
+    monkeypatch.setattr("consumer_agent.sidecar.sidecar.time.monotonic", lambda: now_s)
+    settings = SidecarSettings(command="true", drain_timeout_ms=5_000)
+    sidecar = Sidecar(settings, mock.Mock(), None, lambda: signals, RunCounts(), lambda: None)
+    found = []
+    for now_s, signals in ((109.0, 0), (109.0, 1), (114.0, 1), (114.1, 1)):  # noqa: B007  # the clock looks at it
+        found.append(sidecar._is_over(200.0))
+    signals, now_s = 2, 109.0
+    assert [*found, sidecar._is_over(200.0)] == [False, False, False, True, True]
+
+
+def test_an_agent_that_stops_starts_no_child() -> None:
+    """In `Sidecar._exchange`, start it: nobody gives it a record, and the agent waits for its end."""
+    sidecar, _child = with_child(signals=1)
+    sidecar._child = None
+    with mock.patch.object(sidecar, "_start") as start:
+        sidecar._exchange(0.0)
+    start.assert_not_called()
+
+
+@pytest.mark.parametrize(("error", "are_finished"), [(FrameError("nonsense"), True), (ZeroDivisionError(), False)])
+def test_what_was_answered_before_an_error_is_finished_unless_a_record_may_be_missing(
+    error: Exception, are_finished: bool
+) -> None:
+    """In `Sidecar._exchange`, finish it after any error: one between `take` and `give` loses records."""
+    sidecar, child = with_child()
+    consumer: mock.Mock = sidecar._consumer  # type: ignore[assignment]
+    consumer.finish.reset_mock()
+
+    def answers(_timeout_s: float) -> Iterable[Frame]:
+        yield Ack(A, 1)
+        raise error
+
+    child.exchange.side_effect = answers
+    with pytest.raises(type(error)):
+        sidecar._exchange(0.0)
+    assert consumer.finish.call_args_list == [mock.call({A: 2})] * are_finished
+
+
+def test_records_that_a_child_has_not_acknowledged_when_the_agent_stops_are_counted() -> None:
+    """In `Sidecar.run`, leave them out: the agent ends as if all were done."""
+    signals = 0
+    consumer = mock.MagicMock()
+    consumer.__enter__.return_value = consumer
+    sidecar = Sidecar(SidecarSettings(command="true"), consumer, None, lambda: signals, RunCounts(), lambda: None)
+
+    given = mock.MagicMock()
+    given.__iter__.return_value = iter(records(0, range(3), 1))
+    given.by_partition.return_value = {}
+
+    def poll(*_: object, **__: object) -> mock.MagicMock:
+        nonlocal signals
+        signals = 1
+        return given
+
+    consumer.poll.side_effect = poll
+    child = mock.Mock(codec=JsonLines())
+    child.exchange.return_value = [Ack(A, 0)]
+    with (
+        mock.patch("consumer_agent.sidecar.sidecar.Child", mock.Mock(return_value=child)),
+        pytest.raises(StoppedInFlightError, match="had acknowledged 2 records"),
+    ):
+        sidecar.run({})
