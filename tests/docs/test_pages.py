@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import tomllib
 
 import pytest
 
@@ -28,6 +30,23 @@ def test_a_page_has_valid_links_and_examples(path: str) -> None:
     assert rules.malformed_urls(path, PAGES[path]) == []
     assert rules.broken_examples(path, PAGES[path]) == []
     assert rules.unknown_extras(path, PAGES[path]) == []
+
+
+WORD = '50%s of \\t "it"'  # a password
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if "printf " in PAGES[path]])
+def test_a_password_is_written_as_it_is(path: str) -> None:
+    """Let `printf`, or TOML, take it for more than text: a program is refused with the password that it was given."""
+    commands = re.findall(r"(printf .*) > \S*(secrets.toml|password)$", PAGES[path], re.MULTILINE)
+    assert commands
+    for command, kind in commands:
+        line = ["sh", "-c", command.replace("…", WORD)]
+        written = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+        if kind == "secrets.toml":
+            (table,) = tomllib.loads(written).values()
+            written = table["sasl.password"]
+        assert written == WORD, command
 
 
 def test_every_page_is_in_the_navigation() -> None:
