@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +21,10 @@ class _Plain(Console):
 
     def render_str(self, text: str, **others: Any) -> Text:  # noqa: ANN401  # rich's own
         return super().render_str(plain(text), **others)
+
+    def on_broken_pipe(self) -> None:
+        """Let the command know that its reader is gone: rich would end it."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
 def console() -> Console:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -30,6 +33,7 @@ def on(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     client = ModelClient(world.zk)
     for name in (
         "changes",
+        "draining",
         "eviction",
         "lifecycle",
         "offsets",
@@ -179,3 +183,29 @@ def test_a_region_that_keeps_its_states_is_named_before_offsets_are_set(
         assert ("note: group g has a consistent region: its members keep the states" in told) is has_region
     for_others = run("offsets", "import", GROUP, str(file), "--to", "old-consumers", "--dry-run")
     assert (for_others.exit_code, "note:" in for_others.stderr) == (0, False)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("freeze", GROUP), ("rebalance", GROUP), ("delete", "empty"), ("evict", GROUP, "a-1"), ("drain", "--host", "h")],
+)
+def test_what_cannot_be_shown_is_not_done_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """In `shown_first`, let the error pass: with `| head`, a command ends without a word, and nothing is changed."""
+    world = world_with(settings.GroupSettings(), "a")
+    on(monkeypatch, world)
+    ModelClient(world.zk).create(paths.group("empty"))
+    before = dict(world.zk.nodes)
+
+    def write(stream: click.testing._NamedTextIOWrapper, text: str) -> int:
+        if stream.name == "<stdout>":
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        return io.TextIOWrapper.write(stream, text)
+
+    monkeypatch.setattr(click.testing._NamedTextIOWrapper, "write", write, raising=False)
+    told = run(*arguments, "--yes").exception
+    assert isinstance(told, questions.OutputLostError)
+    assert str(told) == "nothing was changed: the output cannot be written: Broken pipe"
+    assert isinstance(run(*arguments, "--dry-run").exception, SystemExit)  # as with any command that only shows
+    assert world.zk.nodes == before

@@ -124,7 +124,8 @@ def apply_settings(zookeeper: str, group: str, altered: Altered, result: str, as
     with BlockingZk(zookeeper) as zk:
         change = prepare(zk, group, altered, asked.kafka)
         if not asked.as_json:
-            change.show()
+            with questions.shown_first(dry_run=asked.dry_run):
+                change.show()
         is_applied = not asked.dry_run and (not change.changes or asked.is_confirmed("Apply?"))
         if is_applied and change.changes:
             write(zk, change)

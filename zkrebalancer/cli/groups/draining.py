@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import click
 
 from zkrebalancer.assignment.balanced.options import OptionError
+from zkrebalancer.cli import questions
 from zkrebalancer.cli.groups.changes import (
     Asked,
     Change,
@@ -124,7 +125,8 @@ def _in_every_group(zookeeper: str, host: str, altered: Altered, asked: Asked, *
                 every.append(prepare(zk, name, altered, asked.kafka, topics))
         every = [change for change in every if change.changes]
         if not asked.as_json:
-            _show(every)
+            with questions.shown_first(dry_run=asked.dry_run):
+                _show(every)
         is_applied = not asked.dry_run and (not every or asked.is_confirmed(f"Apply to {len(every)} groups?"))
         for change in every if is_applied else ():
             with _noted(failures, change.group):

@@ -42,7 +42,8 @@ def evict(group: str, consumer: str, dry_run: bool, yes: bool, zookeeper: str, a
         lease_ms = member.registration.lease_ms if member.registration else None
         if not as_json:
             lease = "an unknown time" if lease_ms is None else f"at most {lease_ms / 1_000:g} s"
-            click.echo(f"{consumer} has {len(owned)} partitions; its lease lasts {lease}")
+            with questions.shown_first(dry_run=dry_run):
+                click.echo(f"{consumer} has {len(owned)} partitions; its lease lasts {lease}")
         if not has_leader:
             click.echo("note: no coordinator leads; the consumer stays until one does", err=True)
         if not (yes or dry_run):

@@ -64,7 +64,8 @@ def delete(group: str, dry_run: bool, yes: bool, zookeeper: str, as_json: bool) 
             raise click.UsageError("a deleted group cannot be restored; confirm with --yes, or try --dry-run")
         if not as_json:
             lost = f"{len(nodes.offsets)} stored offsets, which `groups offsets restore` cannot bring back"
-            click.echo(f"group {group}: {len(nodes.every)} nodes, among them {lost}")
+            with questions.shown_first(dry_run=dry_run):
+                click.echo(f"group {group}: {len(nodes.every)} nodes, among them {lost}")
         if not (yes or dry_run):
             dry_run = not questions.is_confirmed("Delete?")
         if not dry_run:

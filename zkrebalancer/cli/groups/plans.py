@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from zkrebalancer.cli import options
+from zkrebalancer.cli import options, questions
 from zkrebalancer.cli.groups.changes import (
     Asked,
     apply_settings,
@@ -105,7 +105,8 @@ def rebalance(group: str, asked: Asked, zookeeper: str) -> None:
             raise NoLeaderError(f"group {group}: no coordinator leads, so nothing would be rebalanced; start one")
         foreseen = foresee(zk, report, report.settings, asked.kafka)
         if not asked.as_json:
-            show_foreseen(foreseen)
+            with questions.shown_first(dry_run=asked.dry_run):
+                show_foreseen(foreseen)
         is_requested = asked.is_confirmed("Ask for it?")
         if is_requested:
             _settings, node = operation.read_settings(zk, group)
