@@ -13,11 +13,15 @@ from zkrebalancer.observe import inspection
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.operations.configure import Altered
 from zkrebalancer.operations.evict import NoSuchConsumerError, first_names
-from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperRefusedError
+from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 _NAME_OF_A_PROCESS = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")  # `<client id>-<uuid>`
+
+
+class UnknownHostError(RebalancerError):
+    """A member may be on the host, or not: its registration cannot be read."""
 
 
 class NotDrainedError(RebalancerError):
@@ -72,23 +76,26 @@ def undraining_host(host: str) -> Altered:
     return altered
 
 
-def groups_of_host(zk: BlockingZk, host: str, *, is_drain: bool) -> tuple[list[str], list[ZooKeeperRefusedError]]:
+def groups_of_host(zk: BlockingZk, host: str, *, is_drain: bool) -> tuple[list[str], list[RebalancerError]]:
     """Return the groups that have members on the host, or with `is_drain` false those that drain it.
 
-    Also return why other groups may not be read. A group whose settings cannot be read may drain any host.
+    Also return why other groups cannot be told: they, or the host of a member of theirs, may not be read. A group whose
+    settings cannot be read may drain any host.
 
     Raises:
         NoSuchConsumerError, NotDrainedError: there is none, and all groups were read.
         ZooKeeperRefusedError: the groups may not be listed.
 
     """
-    reports, refused = inspection.read_groups(zk)
+    reports, unread = inspection.read_groups(zk)
+    refused: list[RebalancerError] = [*unread]
     if is_drain:
-        found = [report.name for report in reports if host in _hosts(report)]
+        found = [report.name for report in reports if host in hosts(report)]
+        refused += [_doubt(report) for report in reports if _is_doubtful(report, host)]
     else:
         found = [report.name for report in reports if host in report.settings.drained_hosts or _is_unclear(report)]
     if not (found or refused) and is_drain:
-        known = {name for report in reports for name in _hosts(report)}
+        known = {name for report in reports for name in hosts(report) if name is not None}
         raise NoSuchConsumerError(f"no group has members on {host:.80}; members are on {first_names(known)}")
     if not (found or refused):
         raise NotDrainedError(f"no group drains the host {host:.80}")
@@ -99,8 +106,20 @@ def _is_unclear(report: GroupReport) -> bool:
     return report.problems.counts["settings"] > 0
 
 
-def _hosts(report: GroupReport) -> set[str]:
-    return {member.registration.host for member in report.members if member.registration}
+def hosts(report: GroupReport) -> set[str | None]:
+    """Return the hosts of a group's members; None: that of some member cannot be read."""
+    return {member.registration.host if member.registration else None for member in report.members}
+
+
+def _is_doubtful(report: GroupReport, host: str) -> bool:
+    """Whether it is not known if a group has members on the host, and it does not drain that anyway."""
+    found = hosts(report)
+    return None in found and host not in found and host not in report.settings.drained_hosts
+
+
+def _doubt(report: GroupReport) -> RebalancerError:
+    names = first_names(member.consumer for member in report.members if not member.registration)
+    return UnknownHostError(f"group {report.name} (members that cannot be read may be there: {names})")
 
 
 def _names(report: GroupReport) -> set[str]:

@@ -117,3 +117,13 @@ def test_topics_are_read_once_for_all_groups(
     monkeypatch.setattr(zk.model, "perform", noted)
     commands.run("drain", "--host", "b1", "--yes")
     assert read.count(paths.topic("t")) == 1
+
+
+def test_a_group_that_has_no_member_on_the_host_is_told_so(commands: Commands, zk: ModelClient) -> None:
+    """In `drain`, say nothing: with a wrong name, the host is taken down undrained."""
+    result = commands.run("drain", "a", "--host", "b1.example", "--yes")
+    assert "note: group a has no member on b1.example now; members are on b1\n" in result.stderr
+    assert "note: group" not in commands.run("drain", "a", "--host", "b1", "--yes").stderr
+    zk.set(paths.ids("c", "m1"), b"{garbage")
+    result = commands.run("drain", "--host", "b1", "--yes")
+    assert "group c (members that cannot be read may be there: m1)" in str(result.exception)

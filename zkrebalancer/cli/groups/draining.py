@@ -18,10 +18,12 @@ from zkrebalancer.cli.groups.changes import (
     prepare,
     write,
 )
+from zkrebalancer.cli.plain import plain
 from zkrebalancer.observe import inspection
-from zkrebalancer.observe.inspection import UnknownGroupError
+from zkrebalancer.observe.inspection import GroupReport, UnknownGroupError
 from zkrebalancer.operations import drain as operation
 from zkrebalancer.operations.configure import Altered, SettingsChangedError
+from zkrebalancer.operations.evict import first_names
 from zkrebalancer.protocol.errors import (
     ConfigurationError,
     NodeContentError,
@@ -30,6 +32,7 @@ from zkrebalancer.protocol.errors import (
     UnknownStrategyError,
     ZooKeeperRefusedError,
 )
+from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.runtime.zk import BlockingZk
 
 _OF_ONE_GROUP = (  # also settings that coordinators cannot plan with: a strategy, or an option, of a newer release
@@ -72,7 +75,7 @@ def drain(
     if bool(members) == (host is not None) or (members and group is None):
         raise click.UsageError("give GROUP and MEMBER, or --host")
     if group is not None:
-        altered: Altered = operation.draining_host(host) if host is not None else operation.draining(members)
+        altered: Altered = _with_a_note(host) if host is not None else operation.draining(members)
         apply_settings(zookeeper, group, altered, "draining these members", asked)
     elif host is not None:
         _in_every_group(zookeeper, host, operation.draining_host(host), asked, is_drain=True)
@@ -106,6 +109,20 @@ def undrain(
         apply_settings(zookeeper, group, altered, "no longer draining these members", asked)
     elif host is not None:
         _in_every_group(zookeeper, host, operation.undraining_host(host), asked, is_drain=False)
+
+
+def _with_a_note(host: str) -> Altered:
+    """Drain a host in one group; say so if no member is there, perhaps because of a wrong name: some may join later."""
+
+    def altered(report: GroupReport) -> GroupSettings:
+        known = operation.hosts(report)
+        if host not in known:
+            where = first_names(name or "a host that cannot be read" for name in known)
+            text = f"group {report.name} has no member on {host:.80} now; members are on {where}"
+            click.echo(f"note: {plain(text)}", err=True)
+        return operation.draining_host(host)(report)
+
+    return altered
 
 
 def _in_every_group(zookeeper: str, host: str, altered: Altered, asked: Asked, *, is_drain: bool) -> None:
