@@ -13,7 +13,12 @@ from zkrebalancer.operations.group_lifecycle import MAX_NAMES_SHOWN, create_grou
 from zkrebalancer.operations.kafka_offsets import StoredInKafka
 from zkrebalancer.operations.lives import begin_lives
 from zkrebalancer.operations.nodes import create_missing, names_below
-from zkrebalancer.operations.starts_pause import MAX_WRITES_PER_TRANSACTION, refuse_consumers, starts_paused
+from zkrebalancer.operations.starts_pause import (
+    MAX_WRITES_PER_TRANSACTION,
+    refuse_consumers,
+    starts_paused,
+    warn_of_a_half,
+)
 from zkrebalancer.operations.topic_offsets import (
     UnknownTopicError,
     refuse_former_topics,
@@ -215,10 +220,15 @@ def import_into_old_consumers(
         SetContent(path, content) if isinstance(node, Content) else Create(path, content)
         for (path, content), node in zip(contents.items(), present, strict=True)
     ]
-    while waiting:
-        fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], ())
-        zk.perform(Multi(tuple(waiting[:fitting])))
-        del waiting[:fitting]
+    try:
+        while waiting:
+            fitting = zk.request_limit.fitting(waiting[:MAX_WRITES_PER_TRANSACTION], ())
+            zk.perform(Multi(tuple(waiting[:fitting])))
+            del waiting[:fitting]
+    except BaseException:
+        if len(waiting) < len(contents):
+            warn_of_a_half(group)
+        raise
     name_author(zk, group, "imported offsets for Kafka's old consumers")
     return changes
 

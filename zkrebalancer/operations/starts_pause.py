@@ -145,11 +145,16 @@ def starts_paused(zk: BlockingZk, group: str, what: str) -> Iterator[Pause]:
         yield pause
     except BaseException as error:
         if pause.has_written or (pause.has_asked_kafka and not isinstance(error, RebalancerError)):
-            _log.warning("group %s: cut off half-way: repeat this before the consumers of the group start", group)
+            warn_of_a_half(group)
         with suppress(RebalancerError):  # the first error says why nothing was written
             _resume(zk, pause)
         raise
     _resume(zk, pause)
+
+
+def warn_of_a_half(group: str) -> None:
+    """Tell the operator that some offsets of a group are new, and others are not."""
+    _log.warning("group %s: cut off half-way: repeat this before the consumers of the group start", group)
 
 
 def refuse_consumers(zk: BlockingZk, group: str) -> None:

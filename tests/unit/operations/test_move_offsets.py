@@ -173,6 +173,31 @@ def test_an_import_for_old_consumers_that_is_killed_anywhere_can_be_repeated() -
         assert of_old_consumers(client_of(world), GROUP) == OFFSETS
 
 
+class Interrupted(Client):
+    """Ctrl-C comes before the next transaction once so many offsets are written."""
+
+    def __init__(self, world: World, written: int) -> None:
+        super().__init__(world)
+        self.written = written
+
+    def perform(self, call: Call, expected: Collection[Refusal] = ()) -> Reply:
+        if isinstance(call, Multi) and len(of_old_consumers(client_of(self.world), GROUP)) == self.written:
+            raise KeyboardInterrupt
+        return super().perform(call, expected)
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_who_interrupts_an_import_for_old_consumers_is_told_whether_a_part_of_it_is_written(
+    written: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `import_into_old_consumers`, say nothing: the old consumers begin at offsets of which some are former ones."""
+    monkeypatch.setattr(move_offsets, "MAX_WRITES_PER_TRANSACTION", 1)
+    client = cast("BlockingZk", Interrupted(without_group(), written))
+    with pytest.raises(KeyboardInterrupt):
+        import_into_old_consumers(client, GROUP, OFFSETS, dry_run=False)
+    assert ("cut off half-way: repeat this" in caplog.text) == (written > 0)
+
+
 def test_what_a_killed_import_of_a_former_release_left_is_replaced() -> None:
     world = without_group()
     root = f"{paths.old_group(GROUP)}/offsets"
