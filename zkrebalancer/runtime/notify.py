@@ -38,18 +38,20 @@ class Notifier:
         """Whether systemd listens."""
         return self._socket is not None
 
-    def send(self, *states: str) -> None:
-        """Send states such as "READY=1"; a failure is logged and not repeated.
+    def send(self, *states: str) -> bool:
+        """Send states such as "READY=1"; return whether that worked: a failure is logged, and not repeated here.
 
         A status has names that clients choose. A line break would begin another state, and with a NUL, systemd ignores
         all of them.
         """
         if self._socket is None:
-            return
+            return False
         try:
             self._socket.sendto(b"\n".join(map(_one_line, states)), self._address)
         except OSError as error:
             _log.info("systemd was not told %s: %s", states[0], error)
+            return False
+        return True
 
 
 def _one_line(state: str) -> bytes:

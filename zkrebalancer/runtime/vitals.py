@@ -85,13 +85,12 @@ class Vitals:
         """Tell systemd, once, that the process is ready; feed its watchdog, unless there is no progress."""
         if not self._notifier.is_used:
             return
-        states = [f"STATUS={status}"]
-        if is_ready and not self._is_ready:
-            self._is_ready = True
-            states.append("READY=1")
+        becomes_ready = is_ready and not self._is_ready
+        states = [f"STATUS={status}", *(["READY=1"] if becomes_ready else [])]
         if self.death() is None:
             states.append("WATCHDOG=1")
-        self._notifier.send(*states)
+        if self._notifier.send(*states) and becomes_ready:  # again next time: without it, systemd ends the process
+            self._is_ready = True
 
     def stopping(self) -> None:
         """Tell systemd that the process ends by itself."""

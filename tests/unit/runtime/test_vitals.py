@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,18 @@ def test_a_socket_that_is_full_holds_up_nothing(systemd: socket.socket, caplog: 
 def test_a_socket_that_is_gone_disturbs_nothing(tmp_path: Path) -> None:
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).send("READY=1")
     Notifier({}).send("READY=1")
+
+
+def test_systemd_is_told_again_that_the_process_is_ready_if_its_socket_was_full(systemd: socket.socket) -> None:
+    """In `Vitals.report`, count it as told: after TimeoutStartSec, systemd ends the process, which works."""
+    notifier = Notifier(environment(systemd))
+    while notifier.send("STATUS=others start, too"):
+        pass
+    vitals = Vitals(6_000, notifier, now_us=Clock())
+    vitals.report(is_ready=True, status="leads")
+    with suppress(BlockingIOError):
+        while True:
+            assert b"READY=1" not in systemd.recv(4_096)
+    for told in (b"STATUS=leads\nREADY=1\nWATCHDOG=1", b"STATUS=leads\nWATCHDOG=1"):
+        vitals.report(is_ready=True, status="leads")
+        assert systemd.recv(4_096) == told
