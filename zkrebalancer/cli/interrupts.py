@@ -1,4 +1,4 @@
-"""Lets commands clean up servers, files and nodes after Ctrl-C or SIGTERM, whichever greenlet runs at that moment."""
+"""Lets commands clean up servers, files and nodes after Ctrl-C, SIGTERM or SIGHUP, whichever greenlet runs then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkrebalancer.protocol.errors import RebalancerError
 
 @contextmanager
 def interrupts_end_here() -> Iterator[None]:
-    """Turn the first Ctrl-C or SIGTERM into a KeyboardInterrupt in the command's own greenlet; ignore later ones.
+    """Turn the first Ctrl-C, SIGTERM or SIGHUP into a KeyboardInterrupt in the command's greenlet; ignore later ones.
 
     An error during the clean-up that follows is printed; the command still counts as interrupted.
     """
@@ -28,7 +28,10 @@ def interrupts_end_here() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)  # the clean-up that follows takes a second or two
         raise_in_command()
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    ends = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is below nohup
+        ends.append(signal.SIGHUP)  # the terminal is gone
+    before = {number: signal.signal(number, interrupt) for number in ends}
     try:
         yield
     except (RebalancerError, OSError) as error:

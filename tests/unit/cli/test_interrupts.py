@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import gevent
 import pytest
@@ -26,6 +27,17 @@ def test_an_interrupt_ends_the_command_in_any_greenlet() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts_end_here():
         interrupt_another_greenlet()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("is_below_nohup", [False, True])
+def test_a_terminal_that_is_gone_ends_the_command_as_well(*, is_below_nohup: bool) -> None:
+    """In `interrupts_end_here`, leave SIGHUP out: a backup leaves a part behind, a restore keeps all from leading."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_below_nohup else lambda _number, _frame: None)
+    try:
+        with nullcontext() if is_below_nohup else pytest.raises(KeyboardInterrupt), interrupts_end_here():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 INTERRUPTED_ELSEWHERE = """
