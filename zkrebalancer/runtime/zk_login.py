@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import os
 import secrets
 import ssl
+import stat
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from zkrebalancer.protocol.zookeeper_security import DIGEST, SASL, ZooKeeperSecu
 MAX_CONTEXTS = 16
 MAX_SECRET_BYTES = 10_000
 OWN_USER = "member"  # of the random login that only this client knows
+_from_pipes: dict[str, str] = {}  # name -> secret: a pipe, such as `<(pass show zookeeper)`, has it only once
 
 
 class Login:
@@ -112,9 +115,12 @@ def digest_identity(credential: str) -> str:
 
 def read_secret(name: str) -> str:
     """Return a file's text without the line break at its end; raises ConfigurationError, without the text."""
+    if name in _from_pipes:
+        return _from_pipes[name]
     try:
         with Path(name).open("rb") as file:
             content = file.read(MAX_SECRET_BYTES + 1)
+            is_pipe = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
         text = content.decode().rstrip("\r\n")
     except OSError as error:
         raise ConfigurationError(f"{name}: cannot be read: {error.strerror}") from None
@@ -124,6 +130,8 @@ def read_secret(name: str) -> str:
         raise ConfigurationError(f"{name}: is too large for a secret: more than {MAX_SECRET_BYTES:,} bytes")
     if not text:
         raise ConfigurationError(f"{name}: is empty")
+    if is_pipe:
+        _from_pipes[name] = text
     return text
 
 

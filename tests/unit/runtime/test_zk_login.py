@@ -19,6 +19,7 @@ from tests.support.deadlines import WITHIN_S
 from tests.support.secured_zookeeper import CA, CERTIFICATE, TLS
 from zkrebalancer.protocol.errors import ConfigurationError
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
+from zkrebalancer.runtime import zk_login
 from zkrebalancer.runtime.zk import ZkClient
 from zkrebalancer.runtime.zk_login import Login, digest_identity, read_secret
 
@@ -144,3 +145,15 @@ def test_names_in_access_control_lists() -> None:
     assert digest.identity == "digest:super:xQJmxLMiHGwaqBvst5y6rkB6HQs="
     assert digest.credentials == [("digest", digest.own), ("digest", "super:admin")]
     assert digest.own != Login(ZooKeeperSecurity(tls_ca=CA)).own
+
+
+def test_a_pipe_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `read_secret`, read it again: `<(pass show zookeeper)` has nothing for the second connection."""
+    monkeypatch.setattr(zk_login, "_from_pipes", {})
+    reading, writing = os.pipe()
+    os.write(writing, b"word\n")
+    os.close(writing)
+    try:
+        assert [read_secret(f"/dev/fd/{reading}") for _connection in range(2)] == ["word", "word"]
+    finally:
+        os.close(reading)
