@@ -180,7 +180,7 @@ def group_coordinator(
         events_directory,
         tls=security.listener(tls_certificate, tls_key, tls_client_ca),
         notifier=Notifier(),
-        keeps_offsets=offsets == "zookeeper",
+        offsets=offsets,
         security=security.upstream({name: text for name, text in kafka.items() if name != BOOTSTRAP}),
         metrics_per_group=metrics_per_group,
     )

@@ -1,4 +1,4 @@
-"""The slots of brokers and the numbers of gateways: one node that all gateways share. Pure.
+"""The slots of brokers, the numbers of gateways and where these keep offsets: one node that all share. Pure.
 
 Ports and node ids do not change: a slot or number goes to another broker or gateway only if all are used, and its owner
 is gone.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from zkrebalancer.gateway.addresses import MAX_GATEWAYS, MAX_SLOTS
@@ -30,12 +30,17 @@ class TooManyError(RebalancerError):
     """No slot or number is left."""
 
 
+class OtherOffsetsError(RebalancerError):
+    """Gateways of one cluster were told to keep offsets in different stores."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`brokers`: broker id -> slot; `gateways`: "HOST:PORT" as announced -> number."""
+    """`brokers`: broker id -> slot; `gateways`: "HOST:PORT" as announced -> number; `offsets`: the gateways' store."""
 
     brokers: Mapping[int, int] = field(default_factory=dict)
     gateways: Mapping[str, int] = field(default_factory=dict)
+    offsets: str | None = None  # as `--offsets`; None: an earlier release wrote it
 
     def with_brokers(self, ids: Collection[int]) -> Layout:
         """Return a layout in which each broker that is alive has a slot; of those, brokers beyond MAX_SLOTS have none.
@@ -51,7 +56,7 @@ class Layout:
                 del brokers[former]
             if slot is not None:
                 brokers[broker_id] = slot
-        return Layout(brokers, self.gateways)
+        return replace(self, brokers=brokers)
 
     def with_gateway(self, address: str, alive: Collection[int]) -> Layout:
         """Return a layout in which this gateway has a number; if all are used, that of a gateway that is not alive.
@@ -69,7 +74,27 @@ class Layout:
             number = _first_free(kept.values(), MAX_GATEWAYS)
         if number is None:
             raise TooManyError(f"{MAX_GATEWAYS} gateways are alive, and no more may be")
-        return Layout(self.brokers, {**kept, address: number})
+        return replace(self, gateways={**kept, address: number})
+
+    def with_offsets(self, offsets: str, address: str, alive: Collection[int]) -> Layout:
+        """Return a layout for a gateway that keeps offsets there.
+
+        A group would continue at other offsets, or at none, as soon as another gateway serves it.
+
+        Raises:
+            OtherOffsetsError: other gateways that are alive keep them elsewhere.
+
+        """
+        others = sorted(one for one, number in self.gateways.items() if number in alive and one != address)
+        if others:
+            self.check_offsets(offsets, ", ".join(others))
+        return replace(self, offsets=offsets)
+
+    def check_offsets(self, offsets: str, others: str) -> None:
+        """Check that a gateway keeps offsets where the `others` do; raises OtherOffsetsError."""
+        if self.offsets not in {None, offsets}:
+            text = f"--offsets {offsets}: {others} run with --offsets {self.offsets}; end them first"
+            raise OtherOffsetsError(text)
 
 
 def _first_free(taken: Iterable[int], limit: int) -> int | None:
@@ -80,7 +105,7 @@ def _first_free(taken: Iterable[int], limit: int) -> int | None:
 def encode(layout: Layout) -> bytes:
     """Return the node's content."""
     document = {"version": VERSION, "brokers": dict(layout.brokers), "gateways": dict(layout.gateways)}
-    return json.dumps(document, sort_keys=True).encode()
+    return json.dumps({**document, "offsets": layout.offsets}, sort_keys=True).encode()
 
 
 def decode(content: bytes) -> Layout:
@@ -96,7 +121,10 @@ def _layout(document: Mapping[str, Any]) -> Layout:
     for numbers in (brokers.values(), gateways.values()):
         if len(set(numbers)) < len(numbers):
             raise ValueError("a number is given twice")
-    return Layout(brokers, gateways)
+    offsets = document.get("offsets")
+    if not isinstance(offsets, str | None):
+        raise TypeError("the store of offsets is no name")
+    return Layout(brokers, gateways, offsets)
 
 
 def encode_alive(host: str, port: int) -> bytes:

@@ -64,11 +64,12 @@ class UnfinishedRestoreError(RebalancerError):
 class Membership:
     """All gateways that this one knows of; methods block only the calling greenlet."""
 
-    def __init__(self, session: Session, host: str, port: int) -> None:
-        """Prepare to announce `host` and `port`."""
+    def __init__(self, session: Session, host: str, port: int, offsets: str = "upstream") -> None:
+        """Prepare to announce `host` and `port`; `offsets`: where this gateway keeps them."""
         self._session = session
         self._host = host
         self._port = port
+        self._offsets = offsets
         self._layout = Layout()
         self._gateways: dict[int, tuple[str, int]] = {}
         self._joined_session = 0
@@ -95,6 +96,7 @@ class Membership:
             UnfinishedRestoreError: call again later.
             NodeContentError: the layout cannot be read, and this gateway has no number yet.
             TooManyError: the layout is full.
+            OtherOffsetsError: other gateways keep offsets elsewhere.
 
         """
         self.was_refused = False
@@ -116,7 +118,7 @@ class Membership:
         alive = [int(name) for name in listed.names if is_number(name)] if isinstance(listed, Children) else []
         former = self.number
         try:
-            layout = self._change_layout(lambda layout: layout.with_gateway(self._address, alive))
+            layout = self._change_layout(lambda layout: self._with_this_gateway(layout, alive))
             number = layout.gateways[self._address]
         except (NodeContentError, CallRefusedError) as error:
             if former is None:
@@ -129,6 +131,9 @@ class Membership:
         self._announce(number)
         self._refuse_unfinished_restore()
         self.number, self._joined_session = number, session_id
+
+    def _with_this_gateway(self, layout: Layout, alive: Collection[int]) -> Layout:
+        return layout.with_offsets(self._offsets, self._address, alive).with_gateway(self._address, alive)
 
     def _refuse_unfinished_restore(self) -> None:
         if isinstance(self._session.require(Get(paths.RESTORE), *ABSENT), Content):
@@ -153,6 +158,7 @@ class Membership:
         except (NodeContentError, CallRefusedError) as error:
             self._note_fault(error)
             return True
+        self._layout.check_offsets(self._offsets, "other gateways")  # one may have begun at the same moment
         return self._layout.gateways.get(self._address) == self.number
 
     def _use(self, layout: Layout) -> Layout:

@@ -76,7 +76,7 @@ class GatewayConfig:
     session_timeout_ms: int
     events_directory: Path | None = None
     tls: SSLContext | None = None  # of the gateway's own ports
-    keeps_offsets: bool = False  # in ZooKeeper, instead of at the brokers
+    offsets: str = "upstream"  # where they are kept: there, or in "zookeeper"
     security: Upstream = Upstream()  # noqa: RUF009  # it cannot be changed
     notifier: Notifier = field(default_factory=lambda: Notifier({}))
     metrics_per_group: bool = False
@@ -94,7 +94,7 @@ class Gateway:
         self.metrics = Metrics()
         self._session = Session(config.zookeeper, config.session_timeout_ms, self._session_changed, self._watched)
         self._vitals = Vitals(config.session_timeout_ms, config.notifier, stalled=self._session.stalled)
-        self._membership = Membership(self._session, config.advertised_host, config.listen[1])
+        self._membership = Membership(self._session, config.advertised_host, config.listen[1], config.offsets)
         self._dialer = Dialer(config.security)
         self._links = Links(config.upstream, self._dialer)
         self.asks_for_rights = config.security.credentials is not None
@@ -109,7 +109,7 @@ class Gateway:
         self._offsets: OffsetStore = UpstreamOffsets(
             self._links, self.metrics, self._groups.fence, self._groups.figures, self._groups.is_read
         )
-        if config.keeps_offsets:
+        if config.offsets == "zookeeper":
             counts = partial(partition_counts, self._links)
             self._offsets = ZooKeeperOffsets(self._session, self.metrics, self._groups.fence, counts)
         self.room = Room()
@@ -138,7 +138,7 @@ class Gateway:
 
         Raises:
             ConfigurationError: it cannot listen at an address.
-            DisplacedError, NodeContentError, TooManyError: this gateway cannot be listed in ZooKeeper.
+            DisplacedError, NodeContentError, OtherOffsetsError, TooManyError: it cannot be listed in ZooKeeper.
 
         """
         http = None
@@ -231,13 +231,11 @@ class Gateway:
                 self._keep_up_later(REFUSED_RETRY_S)
         except UnfinishedRestoreError as error:
             self._waiting = str(error)
-            text = self._complaints.text(paths.RESTORE, self._waiting, now_ms() / 1_000)
-            if text is not None:
+            if (text := self._complaints.text(paths.RESTORE, self._waiting, now_ms() / 1_000)) is not None:
                 _log.warning("%s", text)
             self._keep_up_later(RETRY_S)
         except ZooKeeperUnavailableError as error:
-            text = self._complaints.text(paths.GATEWAYS, str(error), now_ms() / 1_000)
-            if text is not None:
+            if (text := self._complaints.text(paths.GATEWAYS, str(error), now_ms() / 1_000)) is not None:
                 _log.warning("%s", text)
             self._keep_up_later(RETRY_S)
 
@@ -275,8 +273,7 @@ class Gateway:
                 try:
                     self._membership.add_brokers(ids)
                 except (ZooKeeperUnavailableError, NodeContentError) as error:
-                    text = self._complaints.text("brokers", str(error), now_ms() / 1_000)
-                    if text is not None:
+                    if (text := self._complaints.text("brokers", str(error), now_ms() / 1_000)) is not None:
                         _log.warning("a new broker gets no port yet: %s", text)
                 self._open_ports()
             if self._has_portless(ids):  # every client asks for metadata

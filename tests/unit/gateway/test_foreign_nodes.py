@@ -87,7 +87,7 @@ def test_a_deleted_layout_is_written_again_as_it_was(session: ModelSession) -> N
     one.refresh()
     found = session.perform(Get(LAYOUT))
     assert isinstance(found, Content)
-    assert decode(found.content) == Layout({7: 0, 6: 1}, {"gw:1": 0, "gw:2": 1})
+    assert decode(found.content) == Layout({7: 0, 6: 1}, {"gw:1": 0, "gw:2": 1}, "upstream")
     assert not one.fault
 
 

@@ -46,7 +46,7 @@ def test_numbers_of_gateways_that_are_gone_are_given_again_once_all_are_taken() 
 
 
 def test_what_is_written_is_read() -> None:
-    layout = Layout({1001: 1, 3: 0}, {"a:1": 0})
+    layout = Layout({1001: 1, 3: 0}, {"a:1": 0}, "zookeeper")
     assert decode(encode(layout)) == layout
 
 
@@ -64,6 +64,7 @@ def test_what_is_written_is_read() -> None:
         b'{"version":1,"brokers":{"1":0,"2":0},"gateways":{}}',
         b'{"version":1,"brokers":{"2147483648":0},"gateways":{}}',
         b'{"version":1,"brokers":{},"gateways":{"a:1":100}}',
+        b'{"version":1,"brokers":{},"gateways":{},"offsets":1}',
     ],
 )
 def test_what_is_no_layout_is_refused(content: bytes) -> None:
