@@ -17,7 +17,7 @@ from zkrebalancer.gateway.offset_answers import BATCHED_FETCH_FROM, refused_topi
 from zkrebalancer.gateway.offsets import ANSWER_TIMEOUT_S, HIGHEST, PATIENCE_S
 from zkrebalancer.gateway.rights import Client
 from zkrebalancer.gateway.room import Arrived, Room
-from zkrebalancer.gateway.turns import let_others_run, note_name
+from zkrebalancer.gateway.turns import in_turns, let_others_run, note_name
 from zkrebalancer.group_protocol import requests
 from zkrebalancer.group_protocol.answers import Answer, DeleteGroupsAnswer, OffsetCheckAnswer, OffsetDeleteAnswer
 from zkrebalancer.group_protocol.classic_states import ClassicState
@@ -233,7 +233,7 @@ class GroupRequests:
 
         Once the time is over, nothing more is asked: the store has to answer others, too.
         """
-        until_us = clock.steady_us() + int(LONGEST_HOLD_S * 1e6)
+        until_us = _time_limit_us()
         for at in range(0, len(groups), OFFSETS_SLICE):
             asked: list[tuple[Fields, AsyncResult[Outcome]]] = []
             if clock.steady_us() >= until_us:
@@ -248,18 +248,10 @@ class GroupRequests:
                 self._offsets.send(group["group_id"], "OffsetFetch", request, outcome.set)
                 asked.append((group, outcome))
             for group, outcome in asked:
-                try:
-                    found = outcome.get(timeout=max(0, until_us - clock.steady_us()) / 1e6)
-                except gevent.Timeout:
-                    found = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-                group.update(_with_offsets(found))
+                group.update(_with_offsets(_within(until_us, outcome)))
 
-    def _send_if_allowed(self, check: requests.OneGroup, header: Header, fields: Fields, client_host: str) -> Outcome:
-        """Send a request to the brokers if the machine allows it; requests keep the order of the decisions.
-
-        If there is no answer in time, the client gets an error. As with a broker, a commit may be stored nevertheless,
-        but before all later ones of its group.
-        """
+    def _begin(self, check: requests.OneGroup, header: Header, fields: Fields, host: str) -> AsyncResult[Outcome]:
+        """Send a request to the brokers if the machine allows it; requests keep the order of the decisions."""
         outcome: AsyncResult[Outcome] = AsyncResult()
 
         def decided(answer: Answer) -> None:
@@ -272,43 +264,42 @@ class GroupRequests:
                 when_answered = (lambda found: outcome.set(_asked_to_join(found))) if joins else outcome.set
                 self._offsets.send(check.group_id, apis()[header.api_key], fields, when_answered)
 
-        self._receive(check, header, client_host, decided)
-        try:
-            found = outcome.get(timeout=LONGEST_HOLD_S)
-        except gevent.Timeout:
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        return ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found
+        self._receive(check, header, host, decided)
+        return outcome
 
     def _commit(self, header: Header, fields: Fields, client_host: str) -> Fields:
         check = translation.build(COMMITS[apis()[header.api_key]], fields)
-        found = self._send_if_allowed(check, header, fields, client_host)
+        found = _within(_time_limit_us(), self._begin(check, header, fields, client_host))
         return {"topics": refused_topics(fields["topics"], found)} if isinstance(found, ErrorCode) else found
 
     def _fetch(self, header: Header, fields: Fields, client_host: str) -> Fields:
+        """Fetch the offsets of many groups at once: in turn, those of thousands would take minutes if brokers are away.
+
+        Once the time is over, nothing more is asked; clients repeat that.
+        """
         if header.version >= BATCHED_FETCH_FROM:
             asked = fields["groups"]
         else:
             asked = [{"group_id": fields["group_id"], "topics": fields["topics"]}]
         groups: list[Fields] = []
-        for number, one in enumerate(asked, 1):
-            if not number % OFFSETS_SLICE:
+        until_us = _time_limit_us()
+        for at in range(0, len(asked), OFFSETS_SLICE):
+            some = asked[at : at + OFFSETS_SLICE]
+            if at:
                 let_others_run()  # a group of another gateway is refused at once
-            note_name(one["group_id"])
-            groups.append(self._fetch_one(header, one, client_host, require_stable=fields["require_stable"]))
+            if clock.steady_us() >= until_us:
+                groups += [_fetched(one, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) for one in in_turns(asked[at:])]
+                break
+            begun = [self._begin_fetch(header, one, client_host, is_stable=fields["require_stable"]) for one in some]
+            groups += [_fetched(one, _within(until_us, outcome)) for one, outcome in zip(some, begun, strict=True)]
         return {**groups[0], "groups": groups} if groups else {"groups": []}
 
-    def _fetch_one(self, header: Header, asked: Fields, client_host: str, *, require_stable: bool) -> Fields:
+    def _begin_fetch(self, header: Header, asked: Fields, host: str, *, is_stable: bool) -> AsyncResult[Outcome]:
+        note_name(asked["group_id"])
         group = {"group_id": asked["group_id"], "topics": asked["topics"]}
         check = translation.build(requests.OffsetFetchRequest, asked)
         # Both forms of the request: the link writes the one of its version.
-        upstream = {**group, "groups": [group], "require_stable": require_stable}
-        found = self._send_if_allowed(check, header, upstream, client_host)
-        if isinstance(found, ErrorCode):
-            code = translation.understood_code("OffsetFetch", found)
-            topics = topics_without_offsets(asked["topics"] or (), code)
-            return {"group_id": asked["group_id"], "topics": topics, "error_code": code}
-        one: Fields = found["groups"][0] if found["groups"] else found
-        return {"group_id": asked["group_id"], "topics": one["topics"], "error_code": one["error_code"]}
+        return self._begin(check, header, {**group, "groups": [group], "require_stable": is_stable}, host)
 
     def _delete_offsets(self, header: Header, fields: Fields, client_host: str) -> Fields:
         group_id = fields["group_id"]
@@ -369,6 +360,33 @@ class GroupRequests:
         return deleted
 
 
+def _time_limit_us() -> int:
+    return clock.steady_us() + int(LONGEST_HOLD_S * 1e6)
+
+
+def _within(until_us: int, outcome: AsyncResult[Outcome]) -> Outcome:
+    """Wait for an outcome.
+
+    If it comes too late, the client gets an error. As with a broker, a commit may be stored nevertheless, but before
+    all later ones of its group.
+    """
+    try:
+        found = outcome.get(timeout=max(0, until_us - clock.steady_us()) / 1e6)
+    except gevent.Timeout:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found
+
+
+def _fetched(asked: Fields, found: Outcome) -> Fields:
+    """Return a group's part of the answer to an OffsetFetch."""
+    if isinstance(found, ErrorCode):
+        code = translation.understood_code("OffsetFetch", found)
+        topics = topics_without_offsets(asked["topics"] or (), code)
+        return {"group_id": asked["group_id"], "topics": topics, "error_code": code}
+    one: Fields = found["groups"][0] if found["groups"] else found
+    return {"group_id": asked["group_id"], "topics": one["topics"], "error_code": one["error_code"]}
+
+
 def _error_of_deletion(found: Outcome, error: ErrorCode) -> int:
     """Return the error of a group's deletion, given what became of its offsets; `error`: of the group itself."""
     if isinstance(found, ErrorCode):
@@ -377,10 +395,10 @@ def _error_of_deletion(found: Outcome, error: ErrorCode) -> int:
     return error if code == ErrorCode.GROUP_ID_NOT_FOUND else code
 
 
-def _with_offsets(found: Outcome | None) -> Fields:
+def _with_offsets(found: Outcome) -> Fields:
     """Return what the answer about all offsets of a group changes in its description."""
-    if isinstance(found, ErrorCode) or not found:
-        return {"error_code": found or ErrorCode.UNKNOWN_SERVER_ERROR, "group_state": "", "error_message": None}
+    if isinstance(found, ErrorCode):
+        return {"error_code": found, "group_state": "", "error_message": None}
     one: Fields = found["groups"][0] if found["groups"] else found
     error = one["error_code"]
     if error == ErrorCode.GROUP_ID_NOT_FOUND or not (error or one["topics"]):

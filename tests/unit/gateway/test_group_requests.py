@@ -164,6 +164,46 @@ def test_a_commit_does_not_hold_up_heartbeats_while_brokers_hang(monkeypatch: py
     assert answer["topics"][0]["partitions"][0]["error_code"] == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
+@pytest.mark.parametrize("does_hang", [False, True])
+def test_offsets_of_many_groups_are_fetched_at_once(monkeypatch: pytest.MonkeyPatch, *, does_hang: bool) -> None:
+    """In `GroupRequests._fetch`, ask for one group after the other, or begin the time anew for each.
+
+    If brokers are away, each group waits for seconds, and tools ask for thousands.
+    """
+    if does_hang:
+        monkeypatch.setattr("zkrebalancer.gateway.group_requests.LONGEST_HOLD_S", 0.05)
+    asked: list[str] = []
+    waiting: list[Callable[[], None]] = []
+
+    def receive(_request: object, _version: int, _client: object, when_answered: Any) -> None:
+        when_answered(OffsetCheckAnswer(ErrorCode.NONE))
+
+    def send(group: str, _name: str, _fields: object, when_answered: Any) -> None:
+        found = {"error_code": 0, "topics": [{"name": group, "partitions": []}], "groups": []}
+        asked.append(group)
+        waiting.append(lambda: when_answered(found))
+
+    play, store = SimpleNamespace(receive=receive), SimpleNamespace(send=send)
+    one = GroupRequests(cast("Groups", play), cast("OffsetStore", store), Metrics(), Room())
+    names = [f"g{number}" for number in range(2 * OFFSETS_SLICE)]
+    content = codec.encode("OffsetFetchRequest", 8, {"groups": [{"group_id": name, "topics": None} for name in names]})
+    header = Header(KEYS["OffsetFetch"], 8, 1, "c")
+    answering = gevent.spawn(one.answer, Arrived(header, content), ANYBODY)
+    gevent.sleep(0)
+    assert asked == names[:OFFSETS_SLICE]
+    while not does_hang and not answering.ready():
+        for answer in [waiting.pop() for _ in range(len(waiting))]:  # the last one first
+            answer()
+        gevent.sleep(0)
+    groups = codec.decode("OffsetFetchResponse", 8, answering.get(timeout=WITHIN_S))["groups"]
+    assert [group["group_id"] for group in groups] == names
+    if does_hang:
+        assert asked == names[:OFFSETS_SLICE]
+        assert {group["error_code"] for group in groups} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    else:
+        assert [group["topics"][0]["name"] for group in groups] == names
+
+
 def deleted(
     topics: list[str], decision: OffsetDeleteAnswer, outcome: dict[str, Any] | ErrorCode
 ) -> tuple[ErrorCode, dict[tuple[str, int], int], list[str]]:

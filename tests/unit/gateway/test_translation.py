@@ -98,7 +98,7 @@ def test_clients_are_told_errors_at_which_they_do_not_end(name: str, code: Error
 
 @pytest.mark.parametrize("version", [1, 7, 8])
 def test_offsets_that_are_not_available_are_asked_for_again(version: int) -> None:
-    """In `GroupRequests._fetch_one`, pass the error on: while ZooKeeper is away, members end at it."""
+    """In `_fetched`, pass the error on: while ZooKeeper is away, members end at it."""
     unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
     play = SimpleNamespace(
         holds=lambda _group: False, receive=lambda *given: given[-1](answers.OffsetCheckAnswer(ErrorCode.NONE))

@@ -193,7 +193,7 @@ def test_others_run_while_a_long_request_or_answer_is_translated() -> None:
 
 
 def test_others_run_before_a_long_name_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In `_begin_deletion`, `_fetch` or `_look_for_offsets`, note no name: a request may have 500 of 32 KiB.
+    """In `_begin_deletion`, `_begin_fetch` or `_look_for_offsets`, note no name: a request may have 500 of 32 KiB.
 
     Each of these takes as long as a thousand others.
     """
