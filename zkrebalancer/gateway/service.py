@@ -410,6 +410,8 @@ class Gateway:
             status = "; ".join(faults) or f"{self._groups.group_count} groups, {self.metrics.connections} clients"
             # systemd would end a gateway that is not ready in time, and what it serves with it.
             self._vitals.report(is_ready=not self._reasons_to_wait(), status=status)
+            if self._connections.full() and self._complaints.text("full", "", now_ms() / 1_000) is not None:
+                _log.warning("%d connections are open: others wait until one is closed", MAX_CONNECTIONS)
 
     def _present(self) -> Present:
         gauges = {

@@ -7,6 +7,7 @@ from unittest import mock
 
 import gevent
 import pytest
+from gevent.pool import Pool
 
 from tests.support.deadlines import WITHIN_S
 from tests.unit.gateway.model_session import ModelSession
@@ -117,6 +118,24 @@ def test_an_outage_of_zookeeper_makes_a_gateway_unready_and_is_no_reason_to_rest
     assert (health.death, health.faults[0]) == (None, "ZooKeeper does not answer")
     session.why_stalled = "nothing connects to ZooKeeper any more"
     assert gateway._health().death == session.why_stalled
+
+
+def test_a_gateway_that_serves_no_further_client_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `Gateway._beat`, forget it: new clients are connected, and wait without a word, while the gateway is ready."""
+    monkeypatch.setattr(gateway, "_connections", Pool(2))
+    monkeypatch.setattr(gateway._vitals, "beat_s", 0)
+    beats: list[str] = []
+    monkeypatch.setattr(gateway._vitals, "report", lambda *, is_ready, status: beats.append(f"{is_ready} {status}"))
+    beat = gevent.spawn(gateway._beat)
+    for count in (1, 2):
+        gateway._connections.spawn(gevent.sleep, WAIT_S)
+        with gevent.Timeout(WAIT_S):
+            while len(beats) < 5 * count:
+                gevent.sleep(0)
+        assert caplog.messages == ["20000 connections are open: others wait until one is closed"] * (count - 1)
+    gevent.killall([beat, *gateway._connections])
 
 
 def test_the_gateway_of_a_bucket_is_looked_up_once_for_all_its_groups(
