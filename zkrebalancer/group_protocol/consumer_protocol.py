@@ -13,6 +13,7 @@ PROTOCOL_TYPE = "consumer"
 OWN_ASSIGNORS = frozenset({"stream"})  # whose assignments have more than partitions: the tasks of Kafka Streams
 OWNED_FROM, RACK_FROM = 1, 3  # versions of a subscription
 GENERATION_FROM = 2
+LATEST_ASSIGNMENT = 3  # that is known here
 NULL_LENGTH = -1
 MAX_METADATA_BYTES = 1 << 20  # of one member, of all its protocols together
 MAX_ENTRIES = 100_000  # of the lists of one member: reading this many takes a tenth of a second
@@ -145,8 +146,8 @@ def read_assignment(content: bytes, of_group: Entries | None = None) -> dict[str
 
 
 def write_assignment(version: int, partitions: Mapping[str, tuple[int, ...]]) -> bytes:
-    """Return an assignment in the form that a member with a subscription of this version reads."""
-    parts = [struct.pack(">hi", version, len(partitions))]
+    """Return an assignment that a member with a subscription of this version reads, in a form that is known here."""
+    parts = [struct.pack(">hi", min(version, LATEST_ASSIGNMENT), len(partitions))]
     for topic, numbers in partitions.items():
         name = topic.encode()
         parts.append(struct.pack(f">h{len(name)}si{len(numbers)}i", len(name), name, len(numbers), *numbers))

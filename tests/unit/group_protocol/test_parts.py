@@ -343,6 +343,11 @@ def test_an_assignment_is_read_as_it_was_written(assignment: dict[str, tuple[int
     assert read_assignment(write_assignment(version, assignment)) == assignment
 
 
+def test_a_client_of_a_later_version_gets_an_assignment_of_the_latest_form_known_here() -> None:
+    """In `write_assignment`, take the version of its subscription: it would look for fields that are not there."""
+    assert write_assignment(4, {"t": (0,)}) == write_assignment(3, {"t": (0,)})
+
+
 @given(st.binary(max_size=30))
 def test_any_bytes_are_read_or_refused(content: bytes) -> None:
     """In `read_subscription` or `read_assignment`, let an error of `struct` through."""
