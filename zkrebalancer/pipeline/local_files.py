@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -146,7 +146,8 @@ def event_files(source: Source) -> list[EventFile]:
                 path = Path(folder, name)
                 below = path.relative_to(root).as_posix()
                 place = (f"{source.prefix}{run_of(below)}", f"{source.prefix}{below}")
-                found.append(EventFile(str(path), *place, path.stat().st_size))
+                with suppress(FileNotFoundError):  # its process has deleted it as its oldest one, or it is a dead link
+                    found.append(EventFile(str(path), *place, path.stat().st_size))
     if not found:
         raise ingest.no_event_file(root)
     return found

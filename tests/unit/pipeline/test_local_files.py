@@ -71,11 +71,12 @@ def test_files_are_named_like_sparks(tmp_path: Path) -> None:
 
 
 def test_a_folder_may_consist_of_links_but_not_of_hidden_files(tmp_path: Path) -> None:
-    """In `event_files`, do not follow links."""
+    """In `event_files`, do not follow links, or require that a file is still there."""
     for name in ("links", "hidden", "x"):
         (tmp_path / name).mkdir()
     (tmp_path / "x" / "a.jsonl").write_text("x")
     (tmp_path / "links" / "y").symlink_to(tmp_path / "x")
+    (tmp_path / "links" / "gone.jsonl").symlink_to(tmp_path / "gone.jsonl")
     (tmp_path / "hidden" / ".a.jsonl").write_text("x")
     assert [file.name for file in event_files(Source(str(tmp_path / "links")))] == ["y/a.jsonl"]
     for folder in ("hidden", "none"):
