@@ -152,11 +152,28 @@ def test_a_seek_keeps_the_place_of_a_partition_whose_first_record_is_queued(sour
     source._client = mock.Mock()
     source._require_done = lambda task: task()
     source._enqueue([Message(1, 100), Message(1, 101)])
+    source.arrived = {("t", 0)}
     for _ in range(2):  # it is not fetched again before the second one
         source.seek({("t", 0): 5})
         (assigned,) = source._client.assign.call_args.args
         assert [(one.partition, one.offset) for one in assigned] == [(0, 5), (1, 100)]
     assert source.held() == {("t", 0): 5, ("t", 1): 100}
+    assert source.arrived == set(), "else nothing is read any more"
+
+
+def test_a_source_reads_on_after_a_revocation(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `ClassicSource._clear`, keep what is paused, which the client would refuse to resume; or the queue's size."""
+    monkeypatch.setattr(classic_source, "MAX_QUEUED_BYTES", classic_source.MESSAGE_OVERHEAD_BYTES)
+    source._flows, source._client = True, mock.Mock()
+    source._client.poll.return_value = None
+    source._client.consume.side_effect = [[Message(0, 1)], []]
+    for _ in range(2):
+        source._round()
+    source._client.pause.assert_called_once()  # there is no room
+    source._revoked(source._client, [])
+    source._round()
+    assert source._client.consume.call_count == 2
+    source._client.resume.assert_not_called()
 
 
 def test_where_nothing_is_stored_a_partition_begins_with_its_earliest_record(
