@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -96,3 +98,20 @@ def test_a_sink_in_sqlite_knows_its_progress_whatever_the_connection_makes_of_te
     sink.commit()
     assert sink.claim("g", [claim]) == {("t", 0): 15}
     database.close()
+
+
+def test_a_commit_in_sqlite_that_a_reader_makes_fail_locks_nobody_out(tmp_path: Path) -> None:
+    """In `SqliteSink.commit`, only raise: the transaction stays open, and all other writers wait in vain."""
+    database, other = (sqlite3.connect(tmp_path / "sink", timeout=0, isolation_level=None) for _ in range(2))
+    sink, claim = SqliteSink(database), Claim(("t", 0), 1, "identity", 0, 10)
+    assert sink.claim("g", [claim]) == {("t", 0): 10}
+    other.execute("BEGIN")
+    other.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    sink.begin("g", {("t", 0): Advance(10, 15, 1)})
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        sink.commit()
+    other.execute("COMMIT")
+    assert not database.in_transaction
+    assert SqliteSink(other).claim("g", [replace(claim, generation=2)]) == {("t", 0): 10}
+    database.close()
+    other.close()

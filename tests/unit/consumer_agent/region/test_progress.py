@@ -1,7 +1,11 @@
-"""What a region knows about its partitions in a sink."""
+"""What a region knows about its partitions in a sink, and what a claim makes of what the sink has."""
+
+from __future__ import annotations
+
+import pytest
 
 from consumer_agent.region.progress import Extent, Progress
-from consumer_agent.region.sink import Advance, Claim
+from consumer_agent.region.sink import Advance, Claim, Row, settled
 
 P0, P1 = ("orders", 0), ("orders", 1)
 
@@ -57,3 +61,23 @@ def test_a_refused_partition_is_claimed_only_in_another_generation() -> None:
     assert progress.positions([P0, P1]) == {P1: 10}
     assert progress.unclaimed({P0: 3, P1: 3}) == []
     assert progress.unclaimed({P0: 5}) == [P0]
+
+
+@pytest.mark.parametrize(
+    ("claim", "expected"),
+    [
+        (Claim(P0, 4, "id-1", 3, 10), None),
+        (Claim(P0, 5, "id-1", 3, 10), Row("id-1", 3, 5, 40)),
+        (Claim(P0, 6, "", 3, 10), Row("id-1", 3, 6, 40)),
+        (Claim(P0, 6, "id-1", 4, 10), Row("id-1", 4, 6, 10)),  # an operator has set the offset since
+        (Claim(P0, 6, "id-1", 2, 10), Row("id-1", 3, 6, 40)),
+        (Claim(P0, 6, "id-2", 2, 10), Row("id-2", 3, 6, 10)),  # the topic was created anew
+        (Claim(P0, 4, "id-2", 4, 10), None),
+    ],
+)
+def test_a_claim_continues_where_the_sink_is_unless_topic_or_life_is_another_one(
+    claim: Claim, expected: Row | None
+) -> None:
+    """In `settled`, take any other life for a new one, or let it go back: results would be stored twice."""
+    assert settled(claim, Row("id-1", 3, 5, 40)) == expected
+    assert settled(claim, None) == Row(claim.identity, claim.life, claim.generation, 10)

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
+from threading import Barrier
 from typing import Any, cast
 from unittest import mock
 
@@ -18,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from consumer_agent.errors import ConsumerStateError
 from consumer_agent.kafka import client
 from consumer_agent.region import Advance, Claim, KafkaSink, kafka_sink
-from consumer_agent.region.at_once import CallsAtOnce
+from consumer_agent.region.at_once import MAX_AT_ONCE, CallsAtOnce
 from consumer_agent.region.postgres_sink import PostgresSink
 from tests.support.deadlines import WITHIN_S
 from tests.unit.consumer_agent.region.servers import Connection, Kafka, Postgres
@@ -139,3 +140,17 @@ def test_postgresql_that_cannot_roll_back_is_closed_with_a_warning(caplog: pytes
     assert connection.closed
     (record,) = caplog.records
     assert (record.levelno, "no answer" in record.getMessage()) == (logging.WARNING, True)
+
+
+def test_no_call_begins_after_an_error() -> None:
+    """In `CallsAtOnce._work`, go on: claims of partitions are made whose answer nobody sees."""
+    begun, all_have_begun = list[int](), Barrier(MAX_AT_ONCE)
+
+    def fail() -> None:
+        begun.append(1)
+        all_have_begun.wait(WITHIN_S)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        CallsAtOnce([fail] * 3 * MAX_AT_ONCE).do()
+    assert len(begun) == MAX_AT_ONCE
