@@ -265,6 +265,18 @@ def test_waits_grow_and_are_bounded() -> None:
     assert waits == [BACKOFF_MS, 2 * BACKOFF_MS, 4 * BACKOFF_MS, MAX_BACKOFF_MS, MAX_BACKOFF_MS]
 
 
+def test_a_record_that_fails_again_waits_longer() -> None:
+    """In `Ledger._blame`, count no failures: a child that starts slowly gets it as often as at first."""
+    book, now_ms = ledger(), 0
+    book.take([record(0, 0)])
+    for failures in (1, 2):
+        assert offsets(book.give(now_ms)) == [(0, 0)]
+        book.fail(T0, 0, "no", now_ms)
+        now_ms += failures * BACKOFF_MS
+        assert book.give(now_ms - 1) == []
+    assert offsets(book.give(now_ms)) == [(0, 0)]
+
+
 def assert_accounts_are_right(book: Ledger) -> None:
     """Count anew what the ledger counts step by step."""
     partitions = book._partitions.values()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import logging
 import signal
 from types import SimpleNamespace
 
 import pytest
 
 from consumer_agent.sidecar import cli
+from consumer_agent.sidecar.settings import gather
 
 
 def test_a_terminal_that_lacks_a_character_shows_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +30,18 @@ def test_a_signal_that_asks_for_something_is_taken_once(monkeypatch: pytest.Monk
         signals._wish(number, None)
     assert signals.take_wishes() == {signal.SIGHUP, signal.SIGUSR1}
     assert signals.take_wishes() == set()
+
+
+def test_settings_that_are_read_again_bring_the_log_level_into_force(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In `_read_again`, take the former level, or that of settings with faults."""
+    flags = {"zookeeper": "z:1", "bootstrap": "b:1", "group": "g", "topics": ["t"]}
+    levels: list[str] = []
+    monkeypatch.setattr(logging.getLogger(), "setLevel", levels.append)
+    known = gather((), {}, flags)
+    cli._read_again(known, lambda: gather((), {}, {**flags, "log_level": "error", "group": "h"}))
+    cli._read_again(known, lambda: gather((), {}, {"log_level": "debug"}))
+    assert levels == ["ERROR"]
+    assert caplog.messages[0] == "a restart is needed for the new values of group"
+    assert caplog.messages[1].startswith("the former settings stay in force: ")
