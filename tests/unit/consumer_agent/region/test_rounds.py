@@ -10,6 +10,7 @@ import pytest
 
 from consumer_agent.errors import ConsumerError
 from consumer_agent.region import rounds as module
+from consumer_agent.region.central_source import CentralSource
 from consumer_agent.region.own_state import Handlers
 from consumer_agent.region.rounds import COMPLAIN_S, Rounds
 from zkrebalancer.protocol import paths
@@ -229,3 +230,15 @@ def test_a_batch_that_an_interrupt_keeps_from_the_application_is_returned_again(
     with pytest.raises(KeyboardInterrupt):
         playing.rounds._next()
     playing.source.give_back.assert_called_once_with()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_only_a_clean_end_marks_the_last_batch_as_processed(*, is_clean: bool) -> None:
+    """In `CentralSource.close`, mark it in any case: the next owner begins behind records that are in no state."""
+    consumer = mock.Mock()
+    consumer.poll.return_value.by_partition.return_value = {("t", 0): [mock.Mock(offset=5)]}
+    source = CentralSource(consumer)
+    source.poll(0.0)
+    source.close(is_clean=is_clean)
+    assert consumer.finish.call_args_list == [mock.call({("t", 0): 6})] * is_clean
+    consumer.close.assert_called_once_with()
