@@ -172,20 +172,6 @@ def test_what_has_waited_in_line_for_too_long_is_not_done(passed_us: list[int]) 
     assert done == ["first", "later"]
 
 
-def test_what_waits_behind_a_request_that_fails_is_answered() -> None:
-    """In `Lanes._work`, end with the error: the group's offsets are neither read nor written until a restart."""
-    lanes = Lanes()
-    answers: list[AsyncResult[Any]] = [AsyncResult() for _ in range(3)]
-
-    def fail() -> ErrorCode:
-        raise ZeroDivisionError
-
-    for handle, answered in zip((lambda: ErrorCode.NONE, fail, lambda: ErrorCode.NONE), answers, strict=True):
-        lanes.send("g", handle, answered.set)
-    expected = [ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
-    assert [one.get(timeout=WITHIN_S) for one in answers] == expected
-
-
 def test_small_uses_share_the_places_and_do_not_pass_a_large_one() -> None:
     """In `Places.take`, let others pass that one: many small ones would delay it for ever."""
     places, order, may_end = Places(10), list[str](), Event()
