@@ -34,7 +34,7 @@ class Weights:
     def at(self, epoch_s: float) -> dict[str, list[float]]:
         """Return topic -> rate of each partition, in records per second, at a time in seconds since the epoch."""
         slot = slot_at(epoch_s, self.slot_count)
-        return {topic: [of_slots[slot] for of_slots in partitions] for topic, partitions in self.rates.items()}
+        return {topic: [float(each[slot]) for each in partitions] for topic, partitions in self.rates.items()}
 
 
 def slot_at(epoch_s: float, slot_count: int) -> int:

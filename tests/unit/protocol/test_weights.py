@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import msgpack
 import pytest
 
 from zkrebalancer.protocol import weights
@@ -26,6 +27,12 @@ def test_a_slot_is_an_hour_of_the_day_or_of_the_week() -> None:
 
 def test_unknown_keys_are_ignored() -> None:
     assert weights.decode(b'{"version":1,"slot_count":1,"rates":{"t":[[2]]},"made_by":"x"}') == Weights(1, {"t": [[2]]})
+
+
+def test_a_large_whole_number_can_be_passed_on_by_msgpack() -> None:
+    """In `Weights.at`, return it as it is: from 2**64 on, it ends the process that reads loads."""
+    known = weights.decode(b'{"version":1,"slot_count":1,"rates":{"t":[[1%b]]}}' % (b"0" * 300))
+    assert msgpack.unpackb(msgpack.packb(known.at(0))) == {"t": [1e300]}
 
 
 @pytest.mark.parametrize(
