@@ -17,7 +17,7 @@ from zkrebalancer.protocol.calls import Content
 from zkrebalancer.protocol.cluster_nodes import UNREAD, Topic
 from zkrebalancer.protocol.command import INSTANCE_FENCED, Command, StartFetcher, StopFetcher, applied, decode
 from zkrebalancer.protocol.errors import CommandError, NodeContentError
-from zkrebalancer.protocol.fields import Bound, TopicPartition
+from zkrebalancer.protocol.fields import MAX_ABSENT_PARTITIONS, Bound, TopicPartition
 from zkrebalancer.protocol.last_change import LastChange
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord, StaticMember
 from zkrebalancer.protocol.registration import Registration
@@ -279,7 +279,7 @@ class GroupView(OffsetMarks):
 
     def _partition_count(self, topic: str) -> int:
         known = self.topics.get(topic)
-        return known.count if known is not None else 0
+        return MAX_ABSENT_PARTITIONS if known is UNREAD else known.count if known is not None else 0
 
     def become(self, other: GroupView) -> None:
         """Replace everything by what was read again, except what ZooKeeper does not have, or does not show now."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from zkrebalancer.protocol import ownership
+from zkrebalancer.protocol.cluster_nodes import UNREAD
+from zkrebalancer.protocol.fields import MAX_ABSENT_PARTITIONS
 from zkrebalancer.protocol.ownership import EvictionRecord, OwnersRecord
 from zkrebalancer.protocol.registration import STATIC, Registration
 from zkrebalancer.rebalance.blocks import Blocks
@@ -30,6 +33,14 @@ def test_what_zookeeper_does_not_have_or_does_not_show_stays() -> None:
     assert (set(view.away), view.lease_until_us, view.waiting_for) == ({"i"}, 7, {("t", 0): "i"})
     assert (view.barred, view.is_unbarred) == ({"u": None}, True)
     assert view.generation == 5
+
+
+def test_a_member_may_own_very_many_partitions_of_topics_that_could_never_be_read() -> None:
+    """In `GroupView._partition_count`, count none of them: its record would be unreadable, and it would be evicted."""
+    owned = {(topic, number): 0 for topic in "tu" for number in range(MAX_ABSENT_PARTITIONS)}
+    record = ownership.encode_owners(OwnersRecord(1, None, owned))
+    view = GroupView("g", dict.fromkeys("tu", UNREAD))
+    assert ownership.decode_owners(record, view.bound()).partitions == owned
 
 
 def test_a_member_holds_what_its_eviction_record_names_too() -> None:
