@@ -23,6 +23,8 @@ from zkrebalancer.protocol.history import MAX_REBALANCES, Rebalanced
 from zkrebalancer.protocol.obstacles import UNAPPROVED
 from zkrebalancer.runtime.zk import BlockingZk
 
+MAX_PROBLEMS_SHOWN = 20  # groups with some
+
 
 class UnreadableGroupError(RebalancerError):
     """The right to read a group is missing."""
@@ -93,7 +95,18 @@ def _list_view(
         frozen = ", frozen" if report.settings.frozen else ""
         unapproved = ", unapproved" if name in waiting else ""
         table.add_row(str(name), f"{state}{frozen}{unapproved}", *map(str, others), *judged)
-    return (leading.heading(leaders), table), ()
+    return (leading.heading(leaders), table), _problems(reports)
+
+
+def _problems(reports: list[GroupReport]) -> list[str]:
+    """Return a line for each of the first groups of which something cannot be read: their figures are too low."""
+    damaged = [report for report in reports if report.problems.shown]
+    lines = [
+        f"group {report.name}: {report.problems.shown[0]}; `groups describe {report.name}` shows all"
+        for report in damaged[:MAX_PROBLEMS_SHOWN]
+    ]
+    more = len(damaged) - MAX_PROBLEMS_SHOWN
+    return [*lines, *([f"the same for {more} more groups"] if more > 0 else [])]
 
 
 @click.command()
