@@ -48,9 +48,13 @@ def test_what_may_be_the_other_way_round_is_found_however_many_changes_there_are
     assert found
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize(
+    "kind",
+    ["fetcher_started", "fetcher_stopped", "member_left", "ownership_ended", "repositioned", "topic_deleted"],
+)
 def test_each_kind_of_change_may_have_been_before_or_after_what_another_clock_saw(kind: str) -> None:
     """In `doubts.KINDS`, leave one out."""
+    assert kind in KINDS
     whose = {"group": "g", "member": "a", "topic": "t", "partitions": [0]}
     events = [
         {"kind": "fetcher_started", CLOCK: "l", "mono_us": 0, EARLIEST: 0, LATEST: 0},
