@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from consumer_agent.region.consistent_region import _joined
 from consumer_agent.region.progress import Extent, Progress
 from consumer_agent.region.sink import Advance, Claim, Row, settled
 
@@ -81,3 +82,10 @@ def test_a_claim_continues_where_the_sink_is_unless_topic_or_life_is_another_one
     """In `settled`, take any other life for a new one, or let it go back: results would be stored twice."""
     assert settled(claim, Row("id-1", 3, 5, 40)) == expected
     assert settled(claim, None) == Row(claim.identity, claim.life, claim.generation, 10)
+
+
+def test_what_one_transaction_stores_of_two_batches_begins_with_the_first_one() -> None:
+    """In `_joined`, take the later begin: after an exception, records of the first batch are not returned again."""
+    earlier = {P0: Extent(3, 5, 1), P1: Extent(0, 1, 1)}
+    assert _joined(earlier, {P0: Extent(7, 9, 1)}) == {**earlier, P0: Extent(3, 9, 1)}
+    assert _joined({}, earlier) == earlier

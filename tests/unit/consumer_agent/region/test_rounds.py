@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from consumer_agent.errors import ConsumerError
+from consumer_agent.errors import ConsumerError, ConsumerStateError
 from consumer_agent.region import rounds as module
 from consumer_agent.region.central_source import CentralSource
 from consumer_agent.region.own_state import Handlers
@@ -242,3 +242,12 @@ def test_only_a_clean_end_marks_the_last_batch_as_processed(*, is_clean: bool) -
     source.close(is_clean=is_clean)
     assert consumer.finish.call_args_list == [mock.call({("t", 0): 6})] * is_clean
     consumer.close.assert_called_once_with()
+
+
+def test_a_reset_to_the_beginning_that_was_not_done_in_time_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `Rounds.reset`, keep the wish: the next reset that is asked for would skip the checkpoint as well."""
+    rounds = Playing(monkeypatch, lambda _call: Done((None,))).rounds
+    with pytest.raises(ConsumerStateError, match="was not reset within 0 s"):
+        rounds.reset(None, 0.0)
+    rounds.member.zxid = 5
+    assert not rounds._skips(Order(4, complete=3, pieces=1))
