@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tests.campaign.campaign import Campaign, CampaignSettings
 from tests.campaign.progress import Progress
 from tests.campaign.schedule import KINDS
 from tests.support.command import WatchedCommand, watched
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -130,7 +130,4 @@ def test_a_campaign_that_is_killed_leaves_nothing(run: WatchedCommand) -> None:
     run.wait_for("round 1:")
     running.kill()
     running.communicate(timeout=END_S)
-    give_up_at = time.monotonic() + CLEAN_S
-    while run.left():
-        assert time.monotonic() < give_up_at, [process.cmdline() for process in run.processes()]
-        time.sleep(0.1)
+    wait_until(lambda: not run.left(), lambda: str([process.cmdline() for process in run.processes()]), CLEAN_S)

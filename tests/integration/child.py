@@ -10,7 +10,8 @@ import urllib.request
 from pathlib import Path
 
 from tests.integration.commands import begin, catches, communicate
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol import settings as group_settings

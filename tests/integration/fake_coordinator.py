@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from consumer_agent import Consumer, Record
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol import calls, cluster_nodes, command, ownership, paths
 from zkrebalancer.protocol.command import Cause, Command, StartFetcher, StopFetcher
@@ -26,14 +27,6 @@ from zkrebalancer.runtime.zk import BlockingZk
 WAIT_S = WITHIN_S
 OWN_SESSION_TIMEOUT_MS = 60_000  # a test may keep its thread waiting for another process
 SESSION_TIMEOUT_MS = 2_000
-
-
-def wait_until(is_true: Callable[[], object], what: str) -> None:
-    began = time.monotonic()
-    while not is_true():
-        waited_s = time.monotonic() - began
-        assert waited_s < WAIT_S, f"waited {WAIT_S:g} s for {what}"
-        gevent.sleep(max(0.01, min(0.5, waited_s / 20)))  # what takes long is asked for less often
 
 
 def assert_stays(is_true: Callable[[], object], seconds: float) -> None:

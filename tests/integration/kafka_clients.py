@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support import kafka_tools
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.jars import KAFKA_4
 from zkrebalancer.localcluster.server import child_environment
 
@@ -276,14 +276,6 @@ def committed(bootstrap: str, group: str) -> int:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
     return sum(int(one.offset) for one in answer.result(WITHIN_S).topic_partitions or ())
-
-
-def wait_until(is_so: Callable[[], bool], what: str | Callable[[], str], within_s: float = WITHIN_S) -> None:
-    """Wait; `what` describes a failure, also as it is at the end of the wait."""
-    give_up_at = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < give_up_at, what if isinstance(what, str) else what()
-        gevent.sleep(0.05)
 
 
 def close_in_turn(readers: Sequence[Reader | ProcessReader]) -> None:

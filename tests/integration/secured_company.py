@@ -23,7 +23,6 @@ from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError
 from kazoo.security import ACL, Id, Permissions
 
 from tests.integration.commands import Result, begin, end, run
-from tests.integration.fake_coordinator import wait_until
 from tests.integration.gateway_process import PORTS
 from tests.integration.kafka_clients import Reader, produce
 from tests.support.deadlines import WITHIN_S
@@ -32,6 +31,7 @@ from tests.support.secured_zookeeper import (
     PASSWORDS,
     security_of,
 )
+from tests.support.waiting import wait_until
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.ports import HOST, free_block
 from zkrebalancer.operations import backup_file

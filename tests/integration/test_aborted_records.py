@@ -8,7 +8,8 @@ from unittest import mock
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from consumer_agent.kafka.progress import Progress
-from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
+from tests.integration.fake_coordinator import WAIT_S, Application, Stage
+from tests.support.waiting import wait_until
 
 COUNT = 50
 

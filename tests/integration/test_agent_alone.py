@@ -16,7 +16,8 @@ from consumer_agent import CommitFailedError, Consumer, ConsumerStateError, Kafk
 from consumer_agent.kafka import topics
 from consumer_agent.membership.state_machine import MachineSettings
 from consumer_agent.runtime.clock import now_ms
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Application, Stage, assert_stays
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Producer
 
 from consumer_agent import Batch, CommitFailedError, Consumer, ConsumerStateError, TopicPartition
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays
+from tests.support.waiting import wait_until
 from zkrebalancer.observe.checker import check
 
 BUFFERED = 50  # records of a full poll

@@ -16,8 +16,9 @@ import pytest
 
 from tests.integration.child import ACK, Agent, ask, configure
 from tests.integration.commands import Result, WarmCommand
-from tests.integration.fake_coordinator import Stage, wait_until
+from tests.integration.fake_coordinator import Stage
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol.errors import ZooKeeperRefusedError

@@ -15,7 +15,8 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerialize
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from consumer_agent import AsyncConsumer, Consumer, DeserializationError
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays
+from tests.support.waiting import wait_until
 from zkrebalancer.observe.checker import check
 
 BAD = 3  # the value that the deserializer of these tests refuses

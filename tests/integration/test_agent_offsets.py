@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_agent import CommitFailedError, ConsumerStateError, NoOffsetError
 from consumer_agent.kafka import elsewhere
-from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
+from tests.integration.fake_coordinator import WAIT_S, Application, Stage
+from tests.support.waiting import wait_until
 from zkrebalancer.experiments.java_programs import OPTIONS
 from zkrebalancer.localcluster import jars
 from zkrebalancer.localcluster.java import find_java

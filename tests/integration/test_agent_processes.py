@@ -13,7 +13,8 @@ import pytest
 
 from consumer_agent.runtime.failpoints import VARIABLE
 from tests.integration.commands import begin, command_of
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.server import child_environment
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from consumer_agent import Batch, Consumer, ConsumerStateError, TopicPartition
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays
+from tests.support.waiting import wait_until
 from zkrebalancer.protocol.command import Cause, StartFetcher
 
 BLOCKED_S = 0.5  # long enough for a handler to be called, if that is possible

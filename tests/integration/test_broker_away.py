@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from consumer_agent.kafka import offset_queries
 from tests.integration.conftest import TICK_MS
-from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
+from tests.integration.fake_coordinator import WAIT_S, Application, Stage
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.kafka import BROKER_ID, BrokerProbe

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.integration.commands import WarmCommand
 from tests.integration.fake_coordinator import Stage
 from tests.integration.mirrors import check_pages
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults, kafka, state, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import ServerStartError
@@ -53,13 +53,6 @@ cluster.start()
 print("ready", flush=True)
 time.sleep(600)
 """
-
-
-def wait_until(is_true: Callable[[], object], what: str) -> None:
-    give_up_at = time.monotonic() + WAIT_S
-    while not is_true():
-        assert time.monotonic() < give_up_at, f"waited {WAIT_S:g} s for {what}"
-        time.sleep(0.02)
 
 
 def connect(hosts: str) -> KazooClient:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from tests.integration.fake_coordinator import WAIT_S, wait_until
+from tests.integration.fake_coordinator import WAIT_S
 from tests.integration.kafka_clients import committed
 from tests.integration.scenario import Scenario
 from tests.style.sources import ROOT
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.server import Program
 from zkrebalancer.protocol.settings import GroupSettings
 

@@ -11,7 +11,6 @@ import json
 import re
 import shutil
 import tempfile
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.docs.rules import blocks
 from tests.style.sources import ROOT
 from tests.support import docker_engine, server_images
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 
 PAGE, SECURE_PAGE = ((ROOT / f"docs/how-to/{name}.md").read_text() for name in ("deploy", "secure"))
 # As somebody without a login, which the server of the first host lets in.
@@ -56,10 +56,10 @@ def test_three_hosts_with_compose(run: Callable[[str], str]) -> None:
     kill, produce_again, start, down = LOSE.splitlines()
     for line in (up, create, produce):
         run(line)
-    eventually(lambda: read(run, logs) == 60, "60 records are read")
+    wait_until(lambda: read(run, logs) == 60, "60 records are read")
     assert len(re.findall(r"│ orders +│ \d", run(describe))) == 6
     assert run(leaders).count('"leader": true') == 1
-    eventually(lambda: scraped() == [1] * 5, "Prometheus sees all coordinators and agents")
+    wait_until(lambda: scraped() == [1] * 5, "Prometheus sees all coordinators and agents")
     _lose(run, kill, produce_again, start, logs)
     run(down)
     assert run("docker ps --all --quiet") + run("docker volume ls --quiet") == ""
@@ -68,12 +68,12 @@ def test_three_hosts_with_compose(run: Callable[[str], str]) -> None:
 def _lose(run: Callable[[str], str], kill: str, produce_again: str, start: str, logs: str) -> None:
     """Lose a host with its servers, and bring it back; 60 records were read before, and 60 more are."""
     run(kill)
-    eventually(lambda: leads(2) or leads(3), "another one leads")
+    wait_until(lambda: leads(2) or leads(3), "another one leads")
     run(produce_again)
-    eventually(lambda: read(run, logs) == 120, "the next 60 are read")
+    wait_until(lambda: read(run, logs) == 120, "the next 60 are read")
     run(start)
-    eventually(lambda: answer(1, "readiness") == 200, "the coordinator is back")
-    eventually(lambda: run("docker ps --quiet --filter health=healthy").count("\n") == 12, "all are healthy")
+    wait_until(lambda: answer(1, "readiness") == 200, "the coordinator is back")
+    wait_until(lambda: run("docker ps --quiet --filter health=healthy").count("\n") == 12, "all are healthy")
     assert read(run, logs) == 120
 
 
@@ -98,8 +98,8 @@ def test_three_secured_hosts_with_compose(run: Callable[[str], str], secrets: Pa
     kill, produce_again, start, down = LOSE.splitlines()
     for line in (up, create, produce, init, restart):
         run_secured(line)
-    eventually(lambda: read(run_secured, logs) == 60, "60 records are read")
-    eventually(lambda: "0 not as intended" in run_secured(f"{check} || true"), "the tree is secured")
+    wait_until(lambda: read(run_secured, logs) == 60, "60 records are read")
+    wait_until(lambda: "0 not as intended" in run_secured(f"{check} || true"), "the tree is secured")
     assert "Error: ZooKeeper refuses" in run_secured(REFUSED)
     _lose(run_secured, kill, produce_again, start, logs)
     assert "0 not as intended" in run_secured(check)
@@ -108,13 +108,6 @@ def test_three_secured_hosts_with_compose(run: Callable[[str], str], secrets: Pa
     assert not [word for word in words if word in printed]
     run_secured(down)
     assert run("docker ps --all --quiet") + run("docker volume ls --quiet") == ""
-
-
-def eventually(is_so: Callable[[], object], what: str) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < give_up_at, what
-        time.sleep(0.5)
 
 
 def read(run: Callable[[str], str], logs: str) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.fake_coordinator import Application, Stage, wait_until
+from tests.integration.fake_coordinator import Application, Stage
+from tests.support.waiting import wait_until
 
 LOST_FROM = 6
 

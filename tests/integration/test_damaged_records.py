@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.integration.fake_coordinator import Application, Stage, wait_until
+from tests.integration.fake_coordinator import Application, Stage
+from tests.support.waiting import wait_until
 
 
 def test_a_partition_with_a_changed_byte_stays_before_its_batch(stage: Stage) -> None:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gevent
 import pytest
 
 from tests.integration.commands import command_of, run
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports
@@ -32,13 +32,6 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 WATCHDOG_S = 4
 SESSION_MS = 1_000
-
-
-def wait_until(is_so: Callable[[], object], what: str) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < give_up_at, what
-        gevent.sleep(0.05)
 
 
 class Served:

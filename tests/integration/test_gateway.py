@@ -24,9 +24,10 @@ from confluent_kafka.cimpl import NewTopic
 from tests.integration.away_coordinator import TIMED_OUT, asking
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess, group_of
-from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, close_in_turn, committed, produce, wait_until
+from tests.integration.kafka_clients import CLASSIC, KIP_848, Reader, close_in_turn, committed, produce
 from tests.integration.raw_requests import answer, received, request
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.cli.group_coordinator import OPEN_FILES
 from zkrebalancer.gateway.addresses import VIRTUAL_NODE
 from zkrebalancer.group_protocol.error_codes import ErrorCode

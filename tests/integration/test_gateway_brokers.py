@@ -13,9 +13,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
+from tests.integration.kafka_clients import KIP_848, Reader, produce
 from tests.support.brokers import REPLICATED, start_broker
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.gateway.addresses import VIRTUAL_NODE
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import free_ports

@@ -10,8 +10,9 @@ import pytest
 
 from tests.integration.commands import run
 from tests.integration.gateway_process import GatewayProcess, group_of
-from tests.integration.kafka_clients import KIP_848, Reader, committed, produce, wait_until
+from tests.integration.kafka_clients import KIP_848, Reader, committed, produce
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.observe import checker, inspection

@@ -23,10 +23,10 @@ from tests.integration.kafka_clients import (
     close_in_turn,
     committed,
     produce,
-    wait_until,
 )
 from tests.support.brokers import REPLICATED, start_broker
 from tests.support.kafka_tools import CONSOLE_CONSUMER, CONSUMER_GROUPS, GROUPS, Tools
+from tests.support.waiting import wait_until
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
 from zkrebalancer.localcluster.jars import KAFKA_4

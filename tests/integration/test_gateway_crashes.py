@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.kafka_clients import wait_until
 from tests.integration.raw_requests import answer, request
+from tests.support.waiting import wait_until
 from zkrebalancer.gateway.layout import BUCKETS
 from zkrebalancer.gateway.nodes import node_name
 from zkrebalancer.group_protocol import stored

@@ -15,8 +15,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.gateway_process import GatewayProcess, group_of
-from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
+from tests.integration.kafka_clients import KIP_848, Reader, produce
 from tests.integration.raw_requests import answer, request
+from tests.support.waiting import wait_until
 from zkrebalancer.group_protocol.error_codes import ErrorCode
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports

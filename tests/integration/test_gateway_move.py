@@ -17,8 +17,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.kafka_clients import CLASSIC, Reader, close_in_turn, wait_until
+from tests.integration.kafka_clients import CLASSIC, Reader, close_in_turn
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.observe import inspection

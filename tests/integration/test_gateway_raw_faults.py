@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from tests.integration.gateway_process import GatewayProcess
-from tests.integration.kafka_clients import KIP_848, Reader, produce, wait_until
+from tests.integration.kafka_clients import KIP_848, Reader, produce
+from tests.support.waiting import wait_until
 from tests.unit.gateway.test_any_request import Sent, some_requests
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.gateway.frames import framed

@@ -9,7 +9,8 @@ import confluent_kafka
 import pytest
 
 from consumer_agent import Batch
-from tests.integration.fake_coordinator import WAIT_S, Application, Stage, wait_until
+from tests.integration.fake_coordinator import WAIT_S, Application, Stage
+from tests.support.waiting import wait_until
 
 PRODUCER, END, TOPIC, PARTITION, VALUE, HEADER = 0, 0, 1, 3, 4, 9  # of rdkafka.h
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.integration.conftest import play
 from tests.integration.scenario import Scenario
 from tests.support import docker_engine, host_faults
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from tests.support.warm import WarmHostCluster
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.containers import Host
@@ -309,10 +309,3 @@ def test_a_killed_test_leaves_no_engine(tmp_path: Path) -> None:
 
 def environment(engine: docker_engine.Engine, home: Path) -> dict[str, str]:
     return {**child_environment(), "XDG_STATE_HOME": str(home), "DOCKER_HOST": engine.address}
-
-
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < give_up_at, f"waited {WITHIN_S:g} s for {what}"
-        time.sleep(0.05)

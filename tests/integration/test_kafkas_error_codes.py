@@ -16,10 +16,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.integration.kafka_clients import wait_until
 from tests.integration.raw_requests import answer, request
 from tests.support import classic_consumer
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from tests.unit.group_protocol import test_classic_errors as classic
 from tests.unit.group_protocol import test_consumer_errors as consumer
 from zkrebalancer.gateway import translation

@@ -13,7 +13,8 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from consumer_agent import CommitFailedError
 from consumer_agent.kafka import fetcher
-from tests.integration.fake_coordinator import WAIT_S, Application, Stage, assert_stays, wait_until
+from tests.integration.fake_coordinator import WAIT_S, Application, Stage, assert_stays
+from tests.support.waiting import wait_until
 from zkrebalancer.gateway import topic_reader
 from zkrebalancer.gateway.dialing import Dialer
 from zkrebalancer.gateway.links import Links

@@ -19,8 +19,8 @@ from tests.integration.fake_coordinator import (
     Application,
     Stage,
     assert_stays,
-    wait_until,
 )
+from tests.support.waiting import wait_until
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.command import Cause, StartFetcher
 from zkrebalancer.protocol.errors import ConfigurationError

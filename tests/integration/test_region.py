@@ -11,8 +11,9 @@ import pytest
 from consumer_agent import Batch, ConfigurationError, Consumer, ConsumerStateError
 from consumer_agent.region import ConsistentRegion
 from consumer_agent.region.sink import Row
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, Stage, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, Stage
 from tests.support.memory_sink import MemorySink
+from tests.support.waiting import wait_until
 from zkrebalancer.protocol import offset_lives, paths
 from zkrebalancer.protocol.calls import Create, Multi
 

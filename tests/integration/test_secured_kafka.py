@@ -28,10 +28,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from consumer_agent import AsyncConsumer, ConsumerStateError
 from consumer_agent import Consumer as ConsumerOfAgent
-from tests.integration.fake_coordinator import Stage, wait_until
+from tests.integration.fake_coordinator import Stage
 from tests.integration.gateway_process import GatewayProcess
 from tests.integration.tokens import identity_provider, new_token
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.kafka_metadata import read_kafka

@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.integration.commands import communicate, run_all
-from tests.integration.fake_coordinator import wait_until
 from tests.integration.region_counts import RegionCounts, counts_of
 from tests.integration.secured_company import (
     CREATES_BELOW,
@@ -28,6 +27,7 @@ from tests.integration.secured_company import (
 )
 from tests.support.deadlines import WITHIN_S
 from tests.support.secured_zookeeper import over_tls, secured_zookeeper
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol import paths
 

@@ -19,7 +19,6 @@ import pytest
 from gevent.queue import Queue
 
 from tests.integration.commands import run_all
-from tests.integration.fake_coordinator import wait_until
 from tests.integration.kafka_clients import Reader
 from tests.integration.secured_company import (
     CLIENT,
@@ -52,6 +51,7 @@ from tests.support.secured_zookeeper import (
     security_of,
     write_users,
 )
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports

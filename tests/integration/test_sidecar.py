@@ -14,7 +14,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, Topic
 from confluent_kafka.admin import AdminClient
 
 from tests.integration.child import ACK, Agent, ask, configure
-from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays, wait_until
+from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol.calls import Delete, Done, Multi
 from zkrebalancer.protocol.settings import GroupSettings

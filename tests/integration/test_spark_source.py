@@ -16,7 +16,8 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from consumer_agent.errors import OffsetsElsewhereError
-from tests.integration.fake_coordinator import WAIT_S, Stage, assert_stays, wait_until
+from tests.integration.fake_coordinator import WAIT_S, Stage, assert_stays
+from tests.support.waiting import wait_until
 from zkrebalancer.pipeline.source import pace, reading, stream
 from zkrebalancer.pipeline.source.batch import ConsumerGroupReader
 from zkrebalancer.pipeline.source.kafka import DataLossError

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,8 +17,8 @@ import pytest
 from tests.docs.rules import blocks
 from tests.style.sources import ROOT
 from tests.support import docker_engine, kafka_hosts, systemd_hosts
-from tests.support.deadlines import WITHIN_S
 from tests.support.systemd_hosts import IMAGE, MOUNTS, NETWORK, SUBNET, Host
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.jars import KAFKA_3, KAFKA_4, JarSource, class_path
 from zkrebalancer.localcluster.java import find_java
 from zkrebalancer.localcluster.zookeeper import MAIN_CLASS
@@ -127,7 +126,7 @@ def hosts(engine: docker_engine.Engine) -> list[Host]:
         host.write(f"{CHECKOUT}/gateway.key", f"-----BEGIN PRIVATE KEY{key}\n")
     kafka_hosts.start(hosts, pems[3:], authority, WORD)
     create = f"{JAVA} org.apache.zookeeper.ZooKeeperMain -server zk1:2181 create /kafka"
-    eventually(lambda: "Created /kafka" in hosts[0].tells(create), "ZooKeeper serves")
+    wait_until(lambda: "Created /kafka" in hosts[0].tells(create), "ZooKeeper serves")
     return hosts
 
 
@@ -136,10 +135,10 @@ def test_three_secured_hosts(engine: docker_engine.Engine, hosts: list[Host]) ->
     _start_others(hosts)
     hosts[0].run(f"{SHELL}{KAFKA_LOGIN}zkrebalancer topics create orders --partitions 6 --bootstrap b1:9092")
     _produce(hosts[0])
-    eventually(lambda: len(read(hosts)) == 60, "the agents read 60 records")
+    wait_until(lambda: len(read(hosts)) == 60, "the agents read 60 records")
     _secure(hosts)
     _produce(hosts[0])
-    eventually(lambda: len(read(hosts)) == 120, "the agents read the next 60")
+    wait_until(lambda: len(read(hosts)) == 120, "the agents read the next 60")
     assert hosts[2].run(CLIENT).count("read ") == 120
 
     _stop(hosts)
@@ -149,7 +148,7 @@ def test_three_secured_hosts(engine: docker_engine.Engine, hosts: list[Host]) ->
     _kill_others(hosts)
     for host in hosts:  # as at an upgrade
         host.run(f"systemctl restart {UNIT}")
-    eventually(lambda: len(leaders(hosts)) == 1, "one leads")
+    wait_until(lambda: len(leaders(hosts)) == 1, "one leads")
     _lose(engine, hosts)
     for host in hosts:
         assert WORD not in host.run("journalctl --no-pager; ps axww; systemctl show '*'")
@@ -170,7 +169,7 @@ def _start_coordinators(hosts: list[Host]) -> None:
     for host in hosts:
         printed = host.tells(START.strip())  # the others do not answer yet
         assert re.search('Status: "(leads|is a standby); 0 groups"', printed), printed + host.run(f"{JOURNAL} {UNIT}")
-    eventually(lambda: len(leaders(hosts)) == 1, "one leads")
+    wait_until(lambda: len(leaders(hosts)) == 1, "one leads")
 
 
 def _start_others(hosts: list[Host]) -> None:
@@ -178,7 +177,7 @@ def _start_others(hosts: list[Host]) -> None:
     hosts[0].write("/etc/zkrebalancer/mirror.toml", MIRROR.replace("rebalancer", "mirror") + AUTHORITY)
     secrets = SECRETS[: SECRETS.index("(cd ")].replace("coordinator", "mirror").replace("…", WORD)
     hosts[0].run(f"{secrets}systemctl enable --now {MIRROR_UNIT}")
-    eventually(
+    wait_until(
         lambda: "0 topics, 3 brokers" in hosts[0].tells(f"systemctl show -p StatusText {MIRROR_UNIT}"), "it mirrors"
     )
     child = (ROOT / "docs/examples/shell_child.sh").read_text()
@@ -207,7 +206,7 @@ def _secure(hosts: list[Host]) -> None:
     hosts[0].run(SHELL + INIT.replace("--group", "--gateway sasl:gateway --broker sasl:mirror --group"))
     for host in hosts:
         host.run(f"systemctl restart {AGENT_UNIT}")
-    eventually(lambda: is_secured(hosts[1]), "the tree is secured")
+    wait_until(lambda: is_secured(hosts[1]), "the tree is secured")
 
 
 def others_of(host: Host) -> list[str]:
@@ -239,7 +238,7 @@ def _stop(hosts: list[Host]) -> None:
     (first,) = leaders(hosts)
     others = [host for host in hosts if host is not first]
     stopped_at = float(first.run(f"date +%s.%N && systemctl stop {UNIT}"))
-    eventually(lambda: leaders(others), "another one leads")
+    wait_until(lambda: leaders(others), "another one leads")
     (second,) = leaders(others)
     elected = second.run(f"{JOURNAL} {UNIT} -o short-unix | grep ' leads ' | tail -1")
     assert float(elected.split()[0]) - stopped_at < SESSION_TIMEOUT_S, elected
@@ -251,9 +250,9 @@ def _break(hosts: list[Host], signal: str) -> None:
     others = [host for host in hosts if host is not first]
     before = restarts(first, UNIT)
     first.run(f"systemctl kill -s {signal} {UNIT}")
-    eventually(lambda: leaders(others), "another one leads")
-    eventually(lambda: restarts(first, UNIT) > before, "systemd starts it anew")
-    eventually(lambda: "standby" in first.tells(f"systemctl show -p StatusText {UNIT}"), "it is a standby")
+    wait_until(lambda: leaders(others), "another one leads")
+    wait_until(lambda: restarts(first, UNIT) > before, "systemd starts it anew")
+    wait_until(lambda: "standby" in first.tells(f"systemctl show -p StatusText {UNIT}"), "it is a standby")
 
 
 def _kill_others(hosts: list[Host]) -> None:
@@ -263,8 +262,8 @@ def _kill_others(hosts: list[Host]) -> None:
     for host, unit in killed:
         host.run(f"systemctl kill -s KILL {unit}")
     for (host, unit), number in zip(killed, before, strict=True):
-        eventually(partial(has_restarted, host, unit, number), f"{unit} starts anew")
-        eventually(partial(is_active, host, unit), f"{unit} is ready")
+        wait_until(partial(has_restarted, host, unit, number), f"{unit} starts anew")
+        wait_until(partial(is_active, host, unit), f"{unit} is ready")
 
 
 def is_active(host: Host, unit: str) -> bool:
@@ -282,7 +281,7 @@ def restarts(host: Host, unit: str) -> int:
 def _reload(host: Host) -> None:
     host.run(f"sed -i 's/^events/evnts/' /etc/zkrebalancer/coordinator.toml && systemctl reload {UNIT}")
     expected = "the former settings stay in force: /etc/zkrebalancer/coordinator.toml: evnts: there is no such setting"
-    eventually(lambda: expected in host.run(f"{JOURNAL} {UNIT}"), "the mistake is in the journal")
+    wait_until(lambda: expected in host.run(f"{JOURNAL} {UNIT}"), "the mistake is in the journal")
     host.run(f"sed -i 's/^evnts/events/' /etc/zkrebalancer/coordinator.toml && systemctl reload {UNIT}")
 
 
@@ -292,18 +291,11 @@ def _lose(engine: docker_engine.Engine, hosts: list[Host]) -> None:
     others = [host for host in hosts if host is not first]
     before = read(hosts)
     engine.docker("kill", first.name)
-    eventually(lambda: leaders(others), "another one leads")
+    wait_until(lambda: leaders(others), "another one leads")
     _produce(others[0])
-    eventually(lambda: len(before | read(others)) == 180, "the other agents read the next 60 records")
+    wait_until(lambda: len(before | read(others)) == 180, "the other agents read the next 60 records")
     engine.docker("start", first.name)
-    eventually(lambda: "standby" in first.tells(f"systemctl show -p StatusText {UNIT}"), "it is back")
+    wait_until(lambda: "standby" in first.tells(f"systemctl show -p StatusText {UNIT}"), "it is back")
     for unit in others_of(first):
-        eventually(partial(is_active, first, unit), f"{unit} is back")
-    eventually(lambda: is_secured(first), "the tree is secured")
-
-
-def eventually(is_so: Callable[[], object], what: str) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < give_up_at, what
-        time.sleep(0.5)
+        wait_until(partial(is_active, first, unit), f"{unit} is back")
+    wait_until(lambda: is_secured(first), "the tree is secured")

@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ import gevent
 import pytest
 
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.ports import HOST, free_ports
 
 PACKAGES = ("chromium", "chromium-driver")
@@ -133,7 +134,7 @@ def browser() -> Iterator[Browser]:
         )
         try:
             address = f"http://{HOST}:{port}"
-            _wait_until(lambda: _answers(address), "chromedriver does not answer")
+            wait_until(lambda: _answers(address), "chromedriver does not answer")
             window = Browser(address)
             try:
                 yield window
@@ -143,7 +144,7 @@ def browser() -> Iterator[Browser]:
             driver.terminate()
             driver.wait()
             # The browser's processes end later, and until then write into the folder.
-            _wait_until(lambda: not _has_processes(driver.pid), "the browser does not end")
+            wait_until(lambda: not _has_processes(driver.pid), "the browser does not end")
 
 
 def _answers(address: str) -> bool:
@@ -160,10 +161,3 @@ def _has_processes(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _wait_until(is_so: Callable[[], bool], problem: str) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < give_up_at, problem
-        gevent.sleep(0.05)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.server import child_environment
 
 TOLD_LINES = 15  # the last lines of a failed command's errors, which contain the verdict
@@ -42,10 +42,9 @@ class WatchedCommand:
         return "\n".join(self.lines()[-TOLD_LINES:])
 
     def wait_for(self, text: str) -> None:
-        give_up_at = time.monotonic() + self._end_s
-        while text not in self._errors.read_text():
-            assert time.monotonic() < give_up_at, f"{text!r} was not printed: {self.told()}"
-            time.sleep(0.02)
+        wait_until(
+            lambda: text in self._errors.read_text(), lambda: f"{text!r} was not printed: {self.told()}", self._end_s
+        )
 
     def processes(self) -> list[psutil.Process]:
         return processes_naming(self.folder)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import io
 import tarfile
-import time
+from functools import partial
 from pathlib import Path
 
-from tests.support.deadlines import WITHIN_S
 from tests.support.docker_engine import Engine
+from tests.support.waiting import wait_until
 
 IMAGE, NETWORK, SUBNET = "systemd-host", "hosts", "172.30.77"
 LINKS = ("bin", "sbin", "lib", "lib64")
@@ -70,10 +70,8 @@ class Host:
         place = (f"--name={self.name}", f"--hostname={self.name}", f"--network={NETWORK}")
         command = (*place, f"--ip={SUBNET}.{10 + number}", *others, *RIGHTS, *MOUNTS, *options, IMAGE)
         engine.docker("run", "--detach", *command, "sh", "-c", START)
-        give_up_at = time.monotonic() + WITHIN_S
-        while self.tells("systemctl is-system-running") != "running":
-            assert time.monotonic() < give_up_at, self.tells("systemctl --failed; systemctl list-jobs")
-            time.sleep(0.5)
+        failed = partial(self.tells, "systemctl --failed; systemctl list-jobs")
+        wait_until(lambda: self.tells("systemctl is-system-running") == "running", failed)
 
     def run(self, script: str) -> str:
         """Run a script; return its output, or fail with what it wrote."""

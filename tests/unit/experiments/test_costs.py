@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from zkrebalancer.experiments import costs
 from zkrebalancer.experiments.costs import BrokerCounts, Costs, Sums, broker_counts, zookeeper_counts
 from zkrebalancer.observe.events import EventLog
 
-WAIT_S = 60.0
 # Answers the first query only, and creates a file at the second.
 MUTE = "import sys; input(); print('-', flush=True); input(); open(sys.argv[1], 'w').close(); input()"
 
@@ -55,10 +54,7 @@ def test_a_silent_broker_does_not_block_the_end(tmp_path: Path, monkeypatch: pyt
         zookeeper_servers=[], brokers=[SimpleNamespace(is_running=True, pid=os.getpid(), name="kafka")], mirror=None
     )
     with Costs(EventLog(None, "run"), cluster, dict):
-        give_up_at = time.monotonic() + WAIT_S
-        while not asked.exists():
-            assert time.monotonic() < give_up_at
-            time.sleep(0.01)
+        wait_until(asked.exists, "the broker is asked")
 
 
 def test_the_topic_mirror_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,16 +86,11 @@ def test_no_round_runs_over_the_beginning_of_a_change(tmp_path: Path, monkeypatc
     cluster: Any = SimpleNamespace(zookeeper_servers=[], brokers=[], mirror=None)
     log = EventLog(tmp_path, "run")
     with Costs(log, cluster, dict):
-        give_up_at = time.monotonic() + WAIT_S
-        while len(looks) < 7:  # of the first measurement and of six rounds, all within an interval of it
-            assert time.monotonic() < give_up_at
-            time.sleep(0.01)
+        # The first measurement, and six rounds within an interval of it.
+        wait_until(lambda: len(looks) >= 7, "six rounds")
         assert measurements(log, tmp_path) == 1
         now_s += 0.05
-        give_up_at = time.monotonic() + WAIT_S
-        while measurements(log, tmp_path) == 1:
-            assert time.monotonic() < give_up_at
-            time.sleep(0.01)
+        wait_until(lambda: measurements(log, tmp_path) > 1, "the next measurement")
     log.close()
 
 

@@ -6,21 +6,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import host_init
 
 NOTES_ITS_END = 'trap "echo $0 >> $1; exit" TERM; echo started; while :; do sleep 0.05; done'
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.02)
 
 
 def test_programs_are_restarted_and_stopped_in_the_opposite_order(tmp_path: Path) -> None:
@@ -35,8 +27,8 @@ def test_programs_are_restarted_and_stopped_in_the_opposite_order(tmp_path: Path
         return logs[name].read_text().splitlines() if logs[name].exists() else []
 
     with subprocess.Popen([sys.executable, "-I", "-S", host_init.__file__, str(file)]) as init:
-        wait_until(lambda: lines("short")[:3] == ["started", "complaint", "started"])
-        wait_until(lambda: lines("first") == lines("second") == ["started"])
+        wait_until(lambda: lines("short")[:3] == ["started", "complaint", "started"], "the short one is restarted")
+        wait_until(lambda: lines("first") == lines("second") == ["started"], "the others have started")
         init.send_signal(signal.SIGTERM)
         assert init.wait(WITHIN_S) == 0
     assert ends.read_text().split() == ["second", "first"]

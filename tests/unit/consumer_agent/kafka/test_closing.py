@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 from unittest import mock
 
 from consumer_agent.kafka import client
 from consumer_agent.kafka.client import close_aside
 from consumer_agent.runtime.threads import Thread
-from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 
 
 class Client:
@@ -31,8 +30,5 @@ def test_clients_that_cannot_be_closed_now_are_closed_with_the_next_ones() -> No
         close_aside(clients)
     assert (clients, closed, len(client._unclosed)) == ([], [], 1)
     close_aside([Client(closed)])  # type: ignore[list-item]
-    give_up_at = time.monotonic() + WITHIN_S
-    while len(closed) < 2:
-        assert time.monotonic() < give_up_at
-        time.sleep(0.001)
+    wait_until(lambda: len(closed) >= 2, "both are closed")
     assert (closed, client._unclosed) == (["consumer-agent-closing"] * 2, [])

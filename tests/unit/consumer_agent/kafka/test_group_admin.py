@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 from unittest import mock
@@ -19,6 +18,7 @@ from consumer_agent.kafka.group_admin import GroupAdmin
 from consumer_agent.runtime.threads import Thread
 from tests.support.deadlines import WITHIN_S
 from tests.support.futures import ended
+from tests.support.waiting import wait_until
 from zkrebalancer.protocol import complaints
 from zkrebalancer.runtime.kafka import UNREACHED_S
 
@@ -51,14 +51,6 @@ class Client:
 clients: list[weakref.ref[Client]] = []
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    """Wait for it; a thread closes clients."""
-    give_up_s = time.monotonic() + WITHIN_S
-    while not is_so():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.001)
-
-
 def held_by(number: int) -> list[Future[Any]]:
     client = clients[number]()
     assert client is not None
@@ -89,7 +81,7 @@ def test_at_its_limit_a_request_and_all_others_of_the_client_end_and_the_client_
     """Without it, librdkafka aborts the process once the coordinator comes back."""
     long, late = admin.ask("hold", [], LATE_S), admin.ask("hold", [], SOON_S)
     assert [error_of(answer).code() for answer in (late, long)] == [KafkaError._TIMED_OUT] * 2
-    until(lambda: clients[0]() is None)
+    wait_until(lambda: clients[0]() is None, "the client is closed")
     again = admin.ask("hold", [], LATE_S)
     held_by(1)[0].set_result("offsets")
     assert again.result(WITHIN_S) == "offsets"
@@ -118,11 +110,11 @@ def test_an_answer_or_an_error_in_time_is_passed_on_and_the_client_stays(admin: 
     answers = [admin.ask("answer", ["offsets"], SOON_S), admin.ask("answer", [refused], SOON_S)]
     assert answers[0].result(WITHIN_S) == "offsets"
     assert answers[1].exception(WITHIN_S) is refused
-    until(lambda: threads() == 0)
+    wait_until(lambda: threads() == 0, "the thread ends")
     assert len(clients) == 1
     assert clients[0]() is not None
     assert admin.ask("answer", ["more"], SOON_S).result(WITHIN_S) == "more"
-    until(lambda: threads() == 0)
+    wait_until(lambda: threads() == 0, "the thread ends")
     admin.close()
 
 
@@ -138,7 +130,7 @@ def test_an_answer_after_the_limit_is_dropped(admin: GroupAdmin) -> None:
 def test_closing_it_ends_the_thread_and_gives_no_answer(admin: GroupAdmin) -> None:
     answer = admin.ask("hold", [], LATE_S)
     admin.close()
-    until(lambda: clients[0]() is None and threads() == 0)
+    wait_until(lambda: clients[0]() is None and threads() == 0, "both end")
     assert not answer.done()
     assert not admin.ask("hold", [], SOON_S).done()
     assert len(clients) == 1
@@ -156,7 +148,7 @@ def test_a_request_that_is_refused_before_it_is_sent_keeps_no_client_open(admin:
     answer = admin.ask("refuse", ["refused"], LATE_S)
     assert error_of(answer).str() == "refused"
     admin.close()
-    until(lambda: clients[0]() is None)
+    wait_until(lambda: clients[0]() is None, "the client is closed")
 
 
 def test_a_signal_inside_a_request_reaches_the_application_as_itself(admin: GroupAdmin) -> None:

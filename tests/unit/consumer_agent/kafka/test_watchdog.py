@@ -20,6 +20,7 @@ from consumer_agent.records import Batch
 from consumer_agent.runtime.record_buffer import RecordBuffer
 from consumer_agent.runtime.shared_state import SharedState
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from tests.unit.consumer_agent.admin import Admin, Answers
 from tests.unit.consumer_agent.messages import ROOMY, messages
 
@@ -29,13 +30,6 @@ DEADLINE_S = WITHIN_S
 
 def answers(offset: int) -> Answers:
     return lambda _partition, _where: offset
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
 
 
 class Client:
@@ -228,11 +222,11 @@ def test_a_client_that_works_or_waits_is_left_alone(start: Begin) -> None:
     for has_work in (False, True):  # before, it waits for something to do
         if has_work:
             setting.assign()
-            wait_until(lambda: bool(setting.clients[0].assigned_at))
+            wait_until(lambda: bool(setting.clients[0].assigned_at), "it is assigned")
         for _ in range(3):
             watched.look_after()
             watched._seen_s -= 2 * watchdog.STUCK_LIMIT_S
-            wait_until(lambda: watched.current.progress != watched._seen or watched._seen is None)
+            wait_until(lambda: watched.current.progress != watched._seen or watched._seen is None, "a round")
             watched.look_after()
     assert setting.clients[0].assigned_at == [0]
     assert not watched._replaced_at_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +12,7 @@ from consumer_agent import Batch
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.workers import Workers
 from tests.support.deadlines import WITHIN_S
+from tests.support.waiting import wait_until
 from tests.unit.consumer_agent.messages import messages
 from tests.unit.consumer_agent.runtime.interrupts import COUNT, PARTITION, Setting
 from zkrebalancer.protocol.fields import TopicPartition
@@ -132,10 +132,7 @@ def test_an_idle_thread_gets_what_was_set_aside_once_it_is_resumed() -> None:
 
     running = threading.Thread(target=run, daemon=True)
     running.start()
-    deadline_s = time.monotonic() + WITHIN_S
-    while not (offsets and _is_idle(setting)):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
+    wait_until(lambda: offsets and _is_idle(setting), "the threads wait")
     setting.consumer.resume([PARTITION])
     running.join(WITHIN_S)
     assert len(ends) == 1
