@@ -7,7 +7,6 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from tests.campaign.frames import Direction, Session
@@ -39,9 +38,7 @@ class Links:
         self._answers = self._connection.makefile("r")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close the connection; the process ends with the cluster."""
         self._answers.close()
         self._connection.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from zkrebalancer.protocol.errors import RebalancerError
@@ -30,9 +29,7 @@ class Repeating:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """End the thread after the call in progress; raises RepeatingError if the action failed."""
         self._ended.set()
         self._thread.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 from typing import Protocol, Self
 
 import click
@@ -26,9 +25,7 @@ class Show(Protocol):
     def __enter__(self) -> Self:
         """Start to show."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Stop, and restore the terminal."""
 
     def heading(self, text: str) -> None:
@@ -54,9 +51,7 @@ class PlainShow:
         """Do nothing."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Print the last rebalances."""
         self._print_rebalances()
 
@@ -102,9 +97,7 @@ class LiveShow:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Clear the screen's drawing."""
         self._live.stop()
 

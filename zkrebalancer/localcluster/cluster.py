@@ -16,7 +16,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, Self, get_args
 
 from zkrebalancer.localcluster import class_archives, jars, kafka, state, zookeeper
@@ -162,9 +161,7 @@ class LocalCluster:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Stop the cluster."""
         self.stop()
 

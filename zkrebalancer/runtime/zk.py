@@ -15,7 +15,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import Any, Self, cast
 
 import gevent
@@ -390,9 +389,7 @@ class BlockingZk:
         """Return the connected client."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Close the session."""
         self.close()
 

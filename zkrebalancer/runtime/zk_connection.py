@@ -12,7 +12,6 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, cast
 
 import gevent
@@ -264,9 +263,7 @@ class SocketErrors:
     def __enter__(self) -> None:
         """Do nothing."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Let kazoo connect again after an error of its socket."""
         if isinstance(error, OSError):
             raise ConnectionDropped(f"socket connection error: {error.strerror or error}") from error

@@ -8,7 +8,6 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from zkrebalancer.experiments.java_programs import compiled
@@ -40,9 +39,7 @@ class KafkaAssignors:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._end()
 
     def ask(self, request: dict[str, Any], deadline_s: float) -> dict[str, Any] | None:
