@@ -27,9 +27,7 @@ if TYPE_CHECKING:  # takes long to import
 )
 @click.option("--untrusted", "with_untrusted", is_flag=True, help="Also count finished runs that are not trusted.")
 @options.out_option
-@options.master_option
-@options.memory_option
-@options.conf_option
+@options.spark_options
 @options.json_option
 @options.log_level_option
 def compare(

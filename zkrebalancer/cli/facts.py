@@ -39,9 +39,7 @@ MAX_RUNS_TOLD = 10_000
 @click.command(name="run")
 @click.option("--events", "source", required=True, metavar="DIR", help="Folder of *.jsonl files, of one run or many.")
 @options.out_option
-@options.master_option
-@options.memory_option
-@options.conf_option
+@options.spark_options
 @options.json_option
 @options.log_level_option
 def run_pipeline(
@@ -116,9 +114,7 @@ def _text(value: str | int | None) -> Text:
     "--interval", "interval_s", type=options.FiniteRange(1, 3_600), default=10, show_default=True, metavar="S"
 )
 @click.option("--once", is_flag=True, help="Process what is there, then exit.")
-@options.master_option
-@options.memory_option
-@options.conf_option
+@options.spark_options
 @options.json_option
 @options.log_level_option
 def watch(

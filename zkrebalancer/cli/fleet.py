@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 @click.option("--events", "source", required=True, metavar="DIR", help="Folder of *.jsonl files of all hosts.")
 @options.out_option
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same replays.")
-@options.master_option
-@options.memory_option
-@options.conf_option
+@options.spark_options
 @options.json_option
 @options.log_level_option
 def fleet(

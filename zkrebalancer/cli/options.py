@@ -201,28 +201,31 @@ def out_option(command: Command) -> Command:
     )(command)
 
 
-def master_option(command: Command) -> Command:
-    """Add `--master`."""
-    return click.option(
+def spark_options(command: Command) -> Command:
+    """Add `--master`, `--memory`, and `--conf` as a mapping `settings`."""
+    master = click.option(
         "--master",
         metavar="URL",
         default="local[*]",
         show_default=True,
         callback=_checked(_MASTER, "is not one of local[N], spark://…, yarn, k8s://…"),
         help="Spark's master: local[N], spark://…, yarn, k8s://….",
-    )(command)
-
-
-def conf_option(command: Command) -> Command:
-    """Add `--conf`, as a mapping `settings`."""
-    return click.option(
+    )
+    memory = click.option(
+        "--memory",
+        metavar="SIZE",
+        callback=_checked(_SIZE, "is not a size such as 512m or 2g"),
+        help="Heap limit of the driver, such as 2g; with a local master, the driver does all the work.  [default: 1g]",
+    )
+    conf = click.option(
         "--conf",
         "settings",
         multiple=True,
         metavar="KEY=VALUE",
         callback=_spark_settings,
         help="A setting of Spark, such as spark.executor.memory=4g or spark.ui.enabled=true; may be repeated.",
-    )(command)
+    )
+    return master(memory(conf(command)))
 
 
 def _spark_settings(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
@@ -233,16 +236,6 @@ def _spark_settings(ctx: click.Context, param: click.Parameter, texts: tuple[str
             raise click.BadParameter(f"{text!r} is not spark.KEY=VALUE", ctx, param)
         settings[key] = value
     return settings
-
-
-def memory_option(command: Command) -> Command:
-    """Add `--memory`."""
-    return click.option(
-        "--memory",
-        metavar="SIZE",
-        callback=_checked(_SIZE, "is not a size such as 512m or 2g"),
-        help="Heap limit of the driver, such as 2g; with a local master, the driver does all the work.  [default: 1g]",
-    )(command)
 
 
 def _checked(pattern: str, fault: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:

@@ -29,9 +29,7 @@ MAX_REPEATS = 1_000
 )
 @click.option("--repeat", type=click.IntRange(1, MAX_REPEATS), default=3, show_default=True, help="Seeds of each cell.")
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same table.")
-@options.master_option
-@options.memory_option
-@options.conf_option
+@options.spark_options
 @options.json_option
 @options.log_level_option
 def sweep(

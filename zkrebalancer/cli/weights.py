@@ -43,9 +43,7 @@ NOTES = {
     type=options.ZOOKEEPER,
     help="Also write the weights for --group to this ZooKeeper; without it, only to --out.",
 )
-@options.master_option
-@options.memory_option
-@options.conf_option
+@options.spark_options
 @options.json_option
 @options.log_level_option
 def weights(

@@ -17,8 +17,7 @@ from zkrebalancer.cli.options import (
     kafka_options,
     log_level_option,
     make_folder,
-    master_option,
-    memory_option,
+    spark_options,
     zookeeper_option,
 )
 from zkrebalancer.localcluster.server import child_environment
@@ -34,8 +33,7 @@ def show(**values: object) -> None:
 
 
 @click.command()
-@master_option
-@memory_option
+@spark_options
 def compute(**values: object) -> None:
     click.echo(json.dumps(values))
 
@@ -46,7 +44,7 @@ def compute(**values: object) -> None:
 )
 def test_spark_options(master: str) -> None:
     result = CliRunner().invoke(compute, ["--master", master, "--memory", "512m"])
-    assert json.loads(result.stdout) == {"master": master, "memory": "512m"}
+    assert json.loads(result.stdout) == {"master": master, "memory": "512m", "settings": {}}
 
 
 @pytest.mark.parametrize(
