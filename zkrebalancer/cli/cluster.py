@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -14,8 +15,8 @@ from rich.table import Table
 
 from zkrebalancer.cli import options
 from zkrebalancer.localcluster import processes, standing
-from zkrebalancer.localcluster.cluster import BROKER_KINDS, ENSEMBLE_SIZES, MAX_BROKERS, BrokerKind
-from zkrebalancer.localcluster.hosts import HOST_COUNTS, answering
+from zkrebalancer.localcluster.cluster import BROKER_KINDS, ENSEMBLE_SIZES, MAX_BROKERS, BrokerKind, LocalCluster
+from zkrebalancer.localcluster.hosts import HOST_COUNTS, HostCluster, answering
 from zkrebalancer.localcluster.state import ClusterState
 
 PORT = click.IntRange(1, 65_535 - MAX_BROKERS)  # an ensemble takes three in a row, and so do brokers
@@ -100,13 +101,23 @@ def up(
         _refuse("--broker none", "broker_port", "brokers")
     if hosts is not None:
         _refuse("--hosts", "zookeepers", "broker", "brokers", "zookeeper_port", "broker_port")
-    count = None if hosts is None else int(hosts)
-    wanted = standing.ClusterOptions(
-        int(zookeepers), broker, brokers, chroot, cache, kafka_home, zookeeper_port, broker_port, count
-    )
     directory = standing.standing_directory()
     with _progress() as report:
         report("starting the cluster")
+        place: dict[str, Any] = {"chroot": chroot, "directory": directory, "cache": cache, "kafka_home": kafka_home}
+        place["report"] = report
+        wanted = (
+            HostCluster(hosts=int(hosts), **place)
+            if hosts is not None
+            else LocalCluster(
+                zookeepers=int(zookeepers),
+                broker=broker,
+                brokers=brokers,
+                zookeeper_port=zookeeper_port,
+                broker_port=broker_port,
+                **place,
+            )
+        )
         state, is_new = standing.begin(directory, wanted, report)
     if as_json:
         click.echo(json.dumps(_address(directory, state)))

@@ -6,35 +6,16 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from zkrebalancer.localcluster import containers, state
-from zkrebalancer.localcluster.cluster import BrokerKind, LocalCluster
+from zkrebalancer.localcluster.cached import LOCK_DEADLINE_S
+from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import LocalClusterError
-from zkrebalancer.localcluster.hosts import HostCluster
 from zkrebalancer.localcluster.jars import Report
 from zkrebalancer.localcluster.locks import locked
 from zkrebalancer.localcluster.state import ClusterState
 from zkrebalancer.protocol.errors import ConfigurationError
-
-LOCK_DEADLINE_S = 900.0  # the other process may be fetching jars
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """The options of a standing cluster; with `hosts`, only those of `HostCluster` count."""
-
-    zookeepers: int
-    broker: BrokerKind
-    brokers: int
-    chroot: str
-    cache: Path | None
-    kafka_home: Path | None
-    zookeeper_port: int | None = None
-    broker_port: int | None = None
-    hosts: int | None = None
 
 
 def standing_directory() -> Path:
@@ -42,15 +23,14 @@ def standing_directory() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "zkrebalancer" / "cluster"
 
 
-def begin(directory: Path, options: ClusterOptions, report: Report) -> tuple[ClusterState, bool]:
-    """Start the cluster unless it runs already; return its state and whether this call started it.
+def begin(directory: Path, cluster: LocalCluster, report: Report) -> tuple[ClusterState, bool]:
+    """Start the cluster in its folder unless it runs there already; return its state and whether this call started it.
 
     Raises:
         ConfigurationError: a cluster with other settings runs.
         LocalClusterError: a cluster runs with dead servers, or the start failed (no process is left running).
 
     """
-    cluster = _cluster(directory, options, report)
     with _only_one(directory, report):
         running = look(directory)
         if running is not None:
@@ -95,26 +75,6 @@ def finish(directory: Path, report: Report) -> int:
         state.end_cluster(directory)
         shutil.rmtree(directory, ignore_errors=True)  # without a state file: the logs of a failed start
         return count
-
-
-def _cluster(directory: Path, options: ClusterOptions, report: Report) -> LocalCluster:
-    common: dict[str, Any] = {
-        "chroot": options.chroot,
-        "directory": directory,
-        "cache": options.cache,
-        "kafka_home": options.kafka_home,
-        "report": report,
-    }
-    if options.hosts is not None:
-        return HostCluster(hosts=options.hosts, **common)
-    return LocalCluster(
-        zookeepers=options.zookeepers,
-        broker=options.broker,
-        brokers=options.brokers,
-        zookeeper_port=options.zookeeper_port,
-        broker_port=options.broker_port,
-        **common,
-    )
 
 
 def _check_same(directory: Path, running: ClusterState, wanted: dict[str, str]) -> None:
