@@ -14,11 +14,11 @@ from tests.integration.fake_coordinator import WAIT_S, Application, Stage
 from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.kafka import BROKER_ID, BrokerProbe
+from zkrebalancer.localcluster.kafka import BrokerProbe
 from zkrebalancer.localcluster.ports import HOST, reserve_ports
 from zkrebalancer.localcluster.server import Program
 
-SECOND_ID = BROKER_ID + 1
+FIRST_ID, SECOND_ID = 1, 2
 ANSWER_TIMEOUT_S = 2 * WAIT_S  # longer than the test's waits, so that no query to the broker ends
 
 
@@ -58,8 +58,8 @@ def test_partitions_of_the_other_broker_are_served_while_one_is_away(
     monkeypatch.setattr(offset_queries, "TIMEOUT_S", ANSWER_TIMEOUT_S)
     monkeypatch.setattr(offset_queries, "OVERDUE_S", 2 * ANSWER_TIMEOUT_S)
     stage = Stage(cluster)
-    wait_until(lambda: [len(led_by(stage, broker)) for broker in (BROKER_ID, SECOND_ID)] == [2, 2], "leaders")
-    here, later = led_by(stage, BROKER_ID)
+    wait_until(lambda: [len(led_by(stage, broker)) for broker in (FIRST_ID, SECOND_ID)] == [2, 2], "leaders")
+    here, later = led_by(stage, FIRST_ID)
     away = led_by(stage, SECOND_ID)
     stage.produce([here, *away], 10)
     answers: list[object] = []

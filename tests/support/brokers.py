@@ -26,18 +26,10 @@ def start_broker(cluster: LocalCluster, number: int, port: int) -> Program:
     *command, first_config = psutil.Process(cluster.broker.pid).cmdline()
     first = dict(line.split("=", 1) for line in Path(first_config).read_text().splitlines())
     if "zookeeper.connect" in first:
-        config.write_text(
-            render_zookeeper_mode(port, cluster.zookeeper, data, {**REPLICATED, "broker.id": f"{number}"})
-        )
+        config.write_text(render_zookeeper_mode(number, port, cluster.zookeeper, data, REPLICATED))
     else:
-        own = {
-            **REPLICATED,
-            "process.roles": "broker",
-            "node.id": str(number),
-            "listeners": f"PLAINTEXT://{HOST}:{port}",
-            "controller.quorum.voters": first["controller.quorum.voters"],
-        }
-        config.write_text(render_kraft_mode(port, 0, data, own))
+        controller_port = int(first["controller.quorum.voters"].rpartition(":")[2])
+        config.write_text(render_kraft_mode(number, port, controller_port, data, REPLICATED))
         meta = Path(first["log.dirs"], "meta.properties").read_text().splitlines()
         (cluster_id,) = (line.partition("=")[2] for line in meta if line.startswith("cluster.id="))
         storage_tool = [

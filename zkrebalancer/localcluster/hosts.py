@@ -161,7 +161,6 @@ class HostCluster(LocalCluster):
         members = [zookeeper.EnsembleMember(ZOOKEEPER_PORT, PEER_PORT, ELECTION_PORT, each) for each in addresses]
         own = {"dataLogDir": str(data / "zookeeper-log"), "syncLimit": str(LAG_MS // self._tick_ms)}
         kafka_own = {
-            "broker.id": number,
             "listeners": f"PLAINTEXT://{address}:{BROKER_PORT}",
             "zookeeper.session.timeout.ms": str(self._session_timeout_ms),
             "zookeeper.connection.timeout.ms": str(ZOOKEEPER_CONNECT_MS),
@@ -170,7 +169,7 @@ class HostCluster(LocalCluster):
         }
         texts = {
             "zookeeper": zookeeper.render_config(members, index, data / "zookeeper", self._tick_ms, own),
-            "kafka": kafka.render_zookeeper_mode(BROKER_PORT, self.zookeeper, data / "kafka", kafka_own),
+            "kafka": kafka.render_zookeeper_mode(index + 1, BROKER_PORT, self.zookeeper, data / "kafka", kafka_own),
         }
         for name, text in texts.items():
             (folder / f"{name}.properties").write_text(text)

@@ -21,7 +21,7 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 MAIN_CLASS = "kafka.Kafka"
 STORAGE_TOOL_CLASS = "kafka.tools.StorageTool"
-BROKER_ID = 1
+CONTROLLER = 1  # id of the broker in KRaft mode that is the controller, too
 ZOOKEEPER_SESSION_TIMEOUT_MS = 6_000
 METADATA_TIMEOUT_S = 1.0
 MAX_REPLICAS = 3
@@ -50,10 +50,13 @@ def settings(extra: Mapping[str, str], *, is_kraft: bool) -> dict[str, str]:
     return {**(_KRAFT_MODE if is_kraft else _ZOOKEEPER_MODE), **_ONE_BROKER, **extra}
 
 
-def render_zookeeper_mode(port: int, zookeeper: str, data: Path, extra: Mapping[str, str]) -> str:
-    """Return `server.properties` of a 3.9 broker with metadata in ZooKeeper; `extra` adds or overrides properties."""
+def render_zookeeper_mode(number: int, port: int, zookeeper: str, data: Path, extra: Mapping[str, str]) -> str:
+    """Return `server.properties` of a 3.9 broker with metadata in ZooKeeper; `number` is its id.
+
+    `extra` adds or overrides properties.
+    """
     properties = {
-        "broker.id": str(BROKER_ID),
+        "broker.id": str(number),
         "listeners": f"PLAINTEXT://{HOST}:{port}",
         "zookeeper.connect": zookeeper,
         "log.dirs": str(data),
@@ -61,24 +64,25 @@ def render_zookeeper_mode(port: int, zookeeper: str, data: Path, extra: Mapping[
     return render_properties({**properties, **settings(extra, is_kraft=False)})
 
 
-def render_kraft_mode(port: int, controller_port: int, data: Path, extra: Mapping[str, str]) -> str:
-    """Return `server.properties` of a 4.x broker and controller; `extra` adds or overrides properties."""
+def render_kraft_mode(number: int, port: int, controller_port: int, data: Path, extra: Mapping[str, str]) -> str:
+    """Return `server.properties` of a 4.x broker; `number` is its id, and the first one is the controller, too.
+
+    `extra` adds or overrides properties.
+    """
+    roles, listeners = "broker", f"PLAINTEXT://{HOST}:{port}"
+    if number == CONTROLLER:
+        roles, listeners = f"{roles},controller", f"{listeners},CONTROLLER://{HOST}:{controller_port}"
     properties = {
-        "process.roles": "broker,controller",
-        "node.id": str(BROKER_ID),
-        "listeners": f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}",
+        "process.roles": roles,
+        "node.id": str(number),
+        "listeners": listeners,
         "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "controller.quorum.voters": f"{BROKER_ID}@{HOST}:{controller_port}",
+        "controller.quorum.voters": f"{CONTROLLER}@{HOST}:{controller_port}",
         "log.dirs": str(data),
     }
     return render_properties({**properties, **settings(extra, is_kraft=True)})
-
-
-def broker_without_controller(number: int, port: int) -> dict[str, str]:
-    """Return the properties in which a further broker in KRaft mode differs from the first one, the controller."""
-    return {"process.roles": "broker", "node.id": str(number), "listeners": f"PLAINTEXT://{HOST}:{port}"}
 
 
 def replicated(brokers: int) -> dict[str, str]:

@@ -113,8 +113,7 @@ class ProgramFactory:
     ) -> Server:
         """Return a Kafka 3.9 broker with its metadata in ZooKeeper; `number` counts from 1 and is its id."""
         name, port = kafka.broker_name(number), self.broker_port(number)
-        properties = {"broker.id": str(number), **extra}
-        text = kafka.render_zookeeper_mode(port, zookeeper_hosts, self.directory / f"{name}-data", properties)
+        text = kafka.render_zookeeper_mode(number, port, zookeeper_hosts, self.directory / f"{name}-data", extra)
         command = self._java_command(jars.KAFKA_3, heap_mb, kafka.MAIN_CLASS, self._config(name, text))
         own = self._log(name), self.on_spawn, port
         return kafka.ZooKeeperModeBroker(number, command, *own, zookeeper_hosts, self.environment)
@@ -127,8 +126,7 @@ class ProgramFactory:
         The broker with number 1 is the controller, too.
         """
         name, port, controller_port = kafka.broker_name(number), self.broker_port(number), self.ports[1]
-        own = {} if number == 1 else kafka.broker_without_controller(number, port)
-        text = kafka.render_kraft_mode(port, controller_port, self.directory / f"{name}-data", {**own, **extra})
+        text = kafka.render_kraft_mode(number, port, controller_port, self.directory / f"{name}-data", extra)
         config = self._config(name, text)
         arguments = ["format", f"--cluster-id={cluster_id}", "--config", config]
         storage_tool = self._java_command(jars.KAFKA_4, TOOL_HEAP_MB, kafka.STORAGE_TOOL_CLASS, *arguments)

@@ -49,14 +49,14 @@ def test_an_ensemble_lists_all_members_and_has_limits_in_ticks() -> None:
 
 
 def test_a_zookeeper_mode_broker_uses_the_chroot() -> None:
-    properties = parsed(kafka.render_zookeeper_mode(9, "127.0.0.1:1/a", DATA, {}))
+    properties = parsed(kafka.render_zookeeper_mode(1, 9, "127.0.0.1:1/a", DATA, {}))
     assert properties["zookeeper.connect"] == "127.0.0.1:1/a"
     assert properties["auto.create.topics.enable"] == "false"
     assert properties["offsets.topic.replication.factor"] == "1"
 
 
 def test_a_kraft_server_is_broker_and_controller() -> None:
-    properties = parsed(kafka.render_kraft_mode(9, 10, DATA, {}))
+    properties = parsed(kafka.render_kraft_mode(1, 9, 10, DATA, {}))
     assert properties["process.roles"] == "broker,controller"
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:10"
     assert properties["advertised.listeners"] == "PLAINTEXT://127.0.0.1:9"
@@ -66,8 +66,8 @@ def test_a_kraft_server_is_broker_and_controller() -> None:
     "text",
     [
         zookeeper.render_config(ENSEMBLE, 0, DATA, 200, {"tickTime": "7", "extra.key": "v"}),
-        kafka.render_zookeeper_mode(9, "", DATA, {"tickTime": "7", "extra.key": "v"}),
-        kafka.render_kraft_mode(9, 10, DATA, {"tickTime": "7", "extra.key": "v"}),
+        kafka.render_zookeeper_mode(1, 9, "", DATA, {"tickTime": "7", "extra.key": "v"}),
+        kafka.render_kraft_mode(1, 9, 10, DATA, {"tickTime": "7", "extra.key": "v"}),
     ],
 )
 def test_extra_properties_add_and_override(text: str) -> None:
