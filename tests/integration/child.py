@@ -5,14 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from tests.integration.commands import begin, catches, communicate
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage
 from tests.support.waiting import wait_until
-from zkrebalancer.localcluster.ports import HOST
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol import settings as group_settings
 from zkrebalancer.protocol.calls import Create, Done, Multi, Refusal
@@ -105,17 +102,6 @@ class Agent:
     def stop(self, code: int = 0) -> str:
         self.signal(signal.SIGTERM)
         return self.end(code)
-
-
-def ask(port: int, path: str) -> tuple[int, str]:
-    """Return status and text of an agent's HTTP answer."""
-    try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/{path}", timeout=WAIT_S) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-    except urllib.error.URLError:
-        return 0, ""  # the endpoint is not open yet
 
 
 def configure(stage: Stage, settings: GroupSettings) -> None:

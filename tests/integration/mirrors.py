@@ -7,9 +7,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-import urllib.request
 
 from tests.integration.commands import command_of
+from tests.support.answers import get
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import free_ports
@@ -30,10 +30,7 @@ def check_pages(cluster: LocalCluster) -> None:
         )
         try:
             assert systemd.recv(4_096).split(b"\n")[1:] == [b"READY=1", b"WATCHDOG=1"]
-            answers = {}
-            for path in ("liveness", "readiness", "metrics"):
-                with urllib.request.urlopen(f"http://{http}/{path}", timeout=WITHIN_S) as answer:
-                    answers[path] = answer.read().decode()
+            answers = {path: get(http, path)[1] for path in ("liveness", "readiness", "metrics")}
             assert json.loads(answers["liveness"]) == {"alive": True, "faults": [], "topics": 0, "brokers": 1}
             assert json.loads(answers["readiness"])["ready"]
             assert "zkrebalancer_mirror_brokers 1.0" in answers["metrics"]

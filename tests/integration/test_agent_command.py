@@ -14,9 +14,10 @@ from typing import IO
 import gevent
 import pytest
 
-from tests.integration.child import ACK, Agent, ask, configure
+from tests.integration.child import ACK, Agent, configure
 from tests.integration.commands import Result, WarmCommand
 from tests.integration.fake_coordinator import Stage
+from tests.support.answers import get
 from tests.support.deadlines import WITHIN_S
 from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
@@ -88,26 +89,26 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line() -> None:
 
 
 def test_http(stage: Stage, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
+    http = f"{HOST}:{free_ports(1)[0]}"
     stage.produce([0], 5)
     settings = tmp_path / "agent.toml"
     settings.write_text("max_failures = 2\n")
-    agent = Agent(stage, tmp_path, ACK, "--http", f"{HOST}:{port}", "--config", str(settings))
+    agent = Agent(stage, tmp_path, ACK, "--http", http, "--config", str(settings))
     member = stage.wait_member()
-    wait_until(lambda: ask(port, "healthz")[0] == 200, "a lease")
+    wait_until(lambda: get(http, "healthz")[0] == 200, "a lease")
     stage.wait_ack(stage.start(member, 0))
     wait_until(lambda: stage.offset(0) == 5, "the records")
-    status, text = ask(port, "assignment")
+    status, text = get(http, "assignment")
     assert (status, json.loads(text)) == (200, {"partitions": [{"topic": stage.topic, "partition": 0, "position": 5}]})
-    status, text = ask(port, "metrics")
+    status, text = get(http, "metrics")
     assert status == 200
     assert f'consumer_agent_lease_seconds{{client_id="{client_id(text)}"' in text
-    assert [ask(port, path)[0] for path in ("liveness", "readiness", "leader")] == [200, 200, 503]
+    assert [get(http, path)[0] for path in ("liveness", "readiness", "leader")] == [200, 200, 503]
     assert f'consumer_agent_polled_records_total{{client_id="{client_id(text)}",group="{stage.group}"}} 5.0' in text
-    assert ask(port, "unheard-of")[0] == 404
-    wait_until(lambda: ask(port, "healthz")[0] == 200, "health")
+    assert get(http, "unheard-of")[0] == 404
+    wait_until(lambda: get(http, "healthz")[0] == 200, "health")
     os.kill(agent.children()[0], signal.SIGSTOP)  # a hanging child is no reason to restart the agent
-    assert ask(port, "healthz")[0] == 200
+    assert get(http, "healthz")[0] == 200
     os.kill(agent.children()[0], signal.SIGCONT)
     told = [_told_after(agent, settings, text) for text in ("max_failures = 1\n", "max_failure = 1\n")]
     assert told[0].endswith("a restart is needed for the new values of max_failures\n")
@@ -133,21 +134,21 @@ def _line(stream: IO[str]) -> str:
 
 
 def test_without_zookeeper_an_agent_is_not_healthy_until_that_is_back(stage: Stage, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    agent = Agent(stage, tmp_path, ACK, "--http", f"{HOST}:{port}", "--session-timeout-ms", "6000")
-    wait_until(lambda: ask(port, "healthz")[0] == 200, "a lease")
+    http = f"{HOST}:{free_ports(1)[0]}"
+    agent = Agent(stage, tmp_path, ACK, "--http", http, "--session-timeout-ms", "6000")
+    wait_until(lambda: get(http, "healthz")[0] == 200, "a lease")
     (server,) = stage.cluster.zookeeper_servers
     stage.close()
     try:
         faults.stop_zookeeper(server)
-        wait_until(lambda: ask(port, "healthz")[0] == 503, "the agent to be ill")
-        found = json.loads(ask(port, "healthz")[1])
+        wait_until(lambda: get(http, "healthz")[0] == 503, "the agent to be ill")
+        found = json.loads(get(http, "healthz")[1])
         assert found["faults"] == ["it has no lease: it is not registered, or cannot reach ZooKeeper"]
         assert (found["healthy"], found["lease_ms"]) == (False, 0)
     finally:
         server.start()
         stage.zk = BlockingZk(stage.cluster.zookeeper)
-    wait_until(lambda: ask(port, "healthz")[0] == 200, "health")
+    wait_until(lambda: get(http, "healthz")[0] == 200, "health")
     agent.stop()
 
 

@@ -11,7 +11,6 @@ import json
 import re
 import shutil
 import tempfile
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import pytest
 from tests.docs.rules import blocks
 from tests.style.sources import ROOT
 from tests.support import docker_engine, server_images
-from tests.support.deadlines import WITHIN_S
+from tests.support.answers import get
 from tests.support.waiting import wait_until
 
 PAGE, SECURE_PAGE = ((ROOT / f"docs/how-to/{name}.md").read_text() for name in ("deploy", "secure"))
@@ -118,11 +117,7 @@ def read(run: Callable[[str], str], logs: str) -> int:
 
 
 def answer(coordinator: int, path: str) -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{COORDINATORS[coordinator]}/{path}", timeout=WITHIN_S) as found:
-            return int(found.status)
-    except OSError as error:
-        return int(getattr(error, "code", 0))
+    return get(f"127.0.0.1:{COORDINATORS[coordinator]}", path)[0]
 
 
 def leads(coordinator: int) -> bool:
@@ -130,5 +125,5 @@ def leads(coordinator: int) -> bool:
 
 
 def scraped() -> list[int]:
-    with urllib.request.urlopen("http://127.0.0.1:9090/api/v1/query?query=up", timeout=WITHIN_S) as found:
-        return [int(one["value"][1]) for one in json.load(found)["data"]["result"]]
+    _status, found = get("127.0.0.1:9090", "api/v1/query?query=up")
+    return [int(one["value"][1]) for one in json.loads(found)["data"]["result"]]

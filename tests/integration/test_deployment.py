@@ -11,8 +11,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.integration.commands import command_of, run
+from tests.support.answers import get
 from tests.support.deadlines import WITHIN_S
 from tests.support.waiting import wait_until
 from zkrebalancer.localcluster import faults
@@ -57,13 +56,7 @@ class Served:
             )
 
     def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(f"http://{self.http}/{path}", timeout=WITHIN_S) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-        except OSError:
-            return 0, ""
+        return get(self.http, path)
 
     def document(self, path: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.get(path)[1])

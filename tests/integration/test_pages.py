@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import platform
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
 from tests.integration.commands import run
 from tests.integration.scenario import PARTITIONS, Scenario
+from tests.support.answers import get
 from tests.support.browser import ENTER, TAB, Browser, browser, require_browser
-from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol import history, paths
 from zkrebalancer.protocol.calls import Create, Multi
@@ -72,16 +71,8 @@ def serve(scenario: Scenario) -> str:
     """Start a coordinator with pages; return their address."""
     address = f"{HOST}:{free_ports(1)[0]}"
     name = scenario.add_coordinator(environment={"ZKREBALANCER_COORDINATOR_HTTP": address})
-    scenario.lab.wait_for(f"pages of {name}", lambda: is_ready(address))
+    scenario.lab.wait_for(f"pages of {name}", lambda: get(address, "readiness")[0] == 200)
     return address
-
-
-def is_ready(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/readiness", timeout=WITHIN_S):
-            return True
-    except OSError:
-        return False
 
 
 def add_groups(scenario: Scenario) -> None:

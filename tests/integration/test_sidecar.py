@@ -13,8 +13,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.child import ACK, Agent, ask, configure
+from tests.integration.child import ACK, Agent, configure
 from tests.integration.fake_coordinator import SESSION_TIMEOUT_MS, WAIT_S, Stage, assert_stays
+from tests.support.answers import get
 from tests.support.waiting import wait_until
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.protocol.calls import Delete, Done, Multi
@@ -215,8 +216,8 @@ def test_a_child_gets_nothing_of_a_lost_partition_until_it_has_answered_the_loss
     stage.produce([0], 2)
     name = """f'go-{offset}-{record["generation"]}'"""
     act = f"wait_while(lambda: not (here / {name}).exists())\n    {ACK}"
-    (port,) = free_ports(1)
-    agent = Agent(stage, tmp_path, act, "--http", f"{HOST}:{port}")
+    http = f"{HOST}:{free_ports(1)[0]}"
+    agent = Agent(stage, tmp_path, act, "--http", http)
     member = stage.wait_member()
     stage.wait_ack(stage.start(member, 0))
     wait_until(lambda: agent.given(0) == [0], "the first record")
@@ -225,8 +226,8 @@ def test_a_child_gets_nothing_of_a_lost_partition_until_it_has_answered_the_loss
     stage.wait_ack(stage.start(again, 0))
     numbers = re.compile("^consumer_agent_(in_flight_records|lost_partitions_total){.*} (.*)$", re.MULTILINE)
     nothing_given = [("lost_partitions_total", "1.0"), ("in_flight_records", "0.0")]
-    wait_until(lambda: numbers.findall(ask(port, "metrics")[1]) == nothing_given, "the loss")
-    assert_stays(lambda: numbers.findall(ask(port, "metrics")[1]) == nothing_given, 0.3)
+    wait_until(lambda: numbers.findall(get(http, "metrics")[1]) == nothing_given, "the loss")
+    assert_stays(lambda: numbers.findall(get(http, "metrics")[1]) == nothing_given, 0.3)
     for name in ("go-0-1", "go-1-1"):
         (tmp_path / name).touch()
     wait_until(lambda: agent.given(0) == [0, 1, 0], "the child to answer the loss and to get the first record again")

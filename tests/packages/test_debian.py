@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.style.sources import ROOT
+from tests.support.answers import get
 from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST, free_ports
@@ -145,7 +145,7 @@ def check_coordinator(root: Path, zookeeper: str) -> None:
     )
     try:
         give_up_at = time.monotonic() + WITHIN_S
-        while not leads(http):
+        while get(http, "leader")[0] != 200:
             assert process.poll() is None, process.communicate()[0]
             assert time.monotonic() < give_up_at, "it does not lead"
             time.sleep(0.1)
@@ -154,12 +154,3 @@ def check_coordinator(root: Path, zookeeper: str) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-def leads(http: str) -> bool:
-    """Whether the coordinator there leads."""
-    try:
-        with urllib.request.urlopen(f"http://{http}/leader", timeout=WITHIN_S) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
