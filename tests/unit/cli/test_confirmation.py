@@ -6,48 +6,22 @@ import errno
 import io
 import json
 import os
-import sys
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import click.testing
 import pytest
-from click.testing import CliRunner, Result
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
-from tests.unit.operations.model_client import ModelClient
+from tests.unit.operations.group_commands import on, run
 from zkrebalancer.cli import questions
-from zkrebalancer.cli.groups import groups
 from zkrebalancer.operations.starts_pause import OffsetsRefusedError
 from zkrebalancer.protocol import paths, settings
 from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.protocol.last_change import MAX_WHAT
 from zkrebalancer.region.documents import Settings, encode_settings
-
-
-def on(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    """Let commands use the ZooKeeper of a world."""
-    client = ModelClient(world.zk)
-    for name in (
-        "changes",
-        "draining",
-        "eviction",
-        "lifecycle",
-        "offsets",
-        "plans",
-        "reset",
-    ):  # `groups.reset` itself is the command
-        module = sys.modules[f"zkrebalancer.cli.groups.{name}"]
-        monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
-
-
-def run(*arguments: str, answer: str | None = None) -> Result:
-    result = CliRunner().invoke(groups, [*arguments, "--zookeeper", "model:1"], input=answer)
-    assert result.exception is None or isinstance(result.exception, SystemExit | RebalancerError), result.output
-    return result
 
 
 @pytest.fixture
@@ -194,8 +168,7 @@ def test_what_cannot_be_shown_is_not_done_and_that_is_told(
 ) -> None:
     """In `shown_first`, let the error pass: with `| head`, a command ends without a word, and nothing is changed."""
     world = world_with(settings.GroupSettings(), "a")
-    on(monkeypatch, world)
-    ModelClient(world.zk).create(paths.group("empty"))
+    on(monkeypatch, world).create(paths.group("empty"))
     before = dict(world.zk.nodes)
 
     def write(stream: click.testing._NamedTextIOWrapper, text: str) -> int:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import getpass
-import json
 import platform
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tests.support.groups import world_with
 from tests.support.secured_model import COORDINATOR
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
+from tests.unit.operations.group_commands import document, on, run
 from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.cli.groups import changes, draining, freezing, groups, lifecycle, offsets, plans, views
+from zkrebalancer.cli.groups import groups, offsets
 from zkrebalancer.protocol import obstacles, paths, settings
 from zkrebalancer.protocol.calls import Create, Multi
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, encode_coordinator
@@ -36,13 +35,10 @@ class Commands:
         self.world = world
 
     def run(self, *arguments: str) -> Result:
-        result = CliRunner().invoke(groups, [*arguments, "--zookeeper", "model:1"])
-        assert result.exception is None or isinstance(result.exception, SystemExit | RebalancerError), result.output
-        return result
+        return run(*arguments)
 
     def json(self, *arguments: str) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.run(*arguments, "--json").stdout)
-        return document
+        return document(*arguments)
 
     def is_frozen(self) -> bool:
         return settings.decode(self.world.zk.nodes[paths.group(GROUP)].content).frozen
@@ -51,9 +47,7 @@ class Commands:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     world = world_with(partitions=4)
-    client = ModelClient(world.zk)
-    for module in (views, plans, changes, draining, freezing, lifecycle, offsets):
-        monkeypatch.setattr(module, "BlockingZk", lambda _hosts: nullcontext(client))
+    on(monkeypatch, world)
     return Commands(world)
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from tests.support.groups import world_with
 from tests.support.world import GROUP, World
 from tests.support.zk_model import Right
-from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.cli.groups import eviction, groups
+from tests.unit.operations.group_commands import document, on, run
 from zkrebalancer.operations import audit
 from zkrebalancer.operations.evict import NoSuchConsumerError, NotEvictableError
 from zkrebalancer.protocol import last_change, paths
 from zkrebalancer.protocol.calls import Delete, Multi, Operation, SetContent
-from zkrebalancer.protocol.errors import RebalancerError, ZooKeeperRefusedError
+from zkrebalancer.protocol.errors import ZooKeeperRefusedError
 from zkrebalancer.protocol.settings import GroupSettings
 
 LONGER_THAN_A_LEASE_MS = 30_000
@@ -28,18 +25,15 @@ LONGER_THAN_A_LEASE_MS = 30_000
 class Command:
     """Runs `groups evict` on a group with the consumers a-1 and b-1."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world: World = world_with(GroupSettings(), "a", "b")
-        self.client = ModelClient(self.world.zk)
+        self.client = on(monkeypatch, self.world)
 
     def run(self, *arguments: str) -> Result:
-        result = CliRunner().invoke(groups, ["evict", GROUP, *arguments, "--zookeeper", "model:1"])
-        assert result.exception is None or isinstance(result.exception, SystemExit | RebalancerError), result.output
-        return result
+        return run("evict", GROUP, *arguments)
 
     def json(self, *arguments: str) -> dict[str, Any]:
-        document: dict[str, Any] = json.loads(self.run(*arguments, "--json").stdout)
-        return document
+        return document("evict", GROUP, *arguments)
 
     def owned_count(self) -> int:
         """Return how many of the four partitions have an owner; the evicted agent may have come back."""
@@ -59,9 +53,7 @@ class Command:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Command:
-    command = Command()
-    monkeypatch.setattr(eviction, "BlockingZk", lambda _hosts: nullcontext(command.client))
-    return command
+    return Command(monkeypatch)
 
 
 def test_others_get_the_partitions_after_the_lease(command: Command, caplog: pytest.LogCaptureFixture) -> None:

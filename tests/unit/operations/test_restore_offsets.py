@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import cast
 
 import pytest
-from click.testing import CliRunner
 
 from tests.support import world as world_module
 from tests.support.client import MAX_CALLS, Client, KilledError
 from tests.support.groups import copies, world_with
 from tests.support.world import GROUP, CoordinatorProcess, World
 from tests.support.zk_model import Right
-from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.cli.groups import groups
-from zkrebalancer.cli.groups import offsets as offsets_command
+from tests.unit.operations.group_commands import on, run
 from zkrebalancer.operations import restore_offsets as operation
 from zkrebalancer.operations import starts_pause
 from zkrebalancer.operations.restore_offsets import NothingToRestoreError, Restored, restore_offsets
@@ -364,11 +360,9 @@ def test_the_command_asks_before_it_replaces_offsets(monkeypatch: pytest.MonkeyP
     world = with_copies()
     restore(Client(world))
     world.zk.perform(Multi((SetContent(paths.offsets(GROUP, "t", 0), b"7"),)))
-    client = ModelClient(world.zk)
-    monkeypatch.setattr(offsets_command, "BlockingZk", lambda _hosts: nullcontext(client))
-    command = ["offsets", "restore", GROUP, "--zookeeper", "model:1"]
-    refused = CliRunner().invoke(groups, command)
+    on(monkeypatch, world)
+    refused = run("offsets", "restore", GROUP)
     assert (refused.exit_code, stored(world)[0]) == (2, 7)
     assert "1 stored offsets would be replaced; confirm with --yes" in refused.stderr
-    assert CliRunner().invoke(groups, [*command, "--yes"]).exit_code == 0
+    assert run("offsets", "restore", GROUP, "--yes").exit_code == 0
     assert stored(world)[0] == 100
