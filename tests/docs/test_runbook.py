@@ -14,10 +14,9 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "zkrebalancer" / "rebalance"
-SHELLS = ("cli", "coordinator", "gateway", "observe", "pipeline", "runtime")
+SHELLS = ("cli", "coordinator", "gateway", "observe", "pipeline", "runtime", "topic_mirror")
 OTHERS = (
     *(ROOT / "consumer_agent").rglob("*.py"),
-    *(ROOT / "zkrebalancer/localcluster").glob("mirror*.py"),
     *(path for name in SHELLS for path in (ROOT / "zkrebalancer" / name).rglob("*.py")),
 )
 ALERTS = ROOT / "deploy/monitoring/alerts.yaml"

@@ -22,7 +22,7 @@ from zkrebalancer.gateway.security import Upstream
 from zkrebalancer.gateway.topic_reader import TopicReader
 from zkrebalancer.group_protocol.topics import Topic
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.kafka_metadata import read_kafka
+from zkrebalancer.topic_mirror.kafka_metadata import read_kafka
 
 GUARDED = {
     "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer",

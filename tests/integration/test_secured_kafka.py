@@ -35,7 +35,6 @@ from tests.support.deadlines import WITHIN_S
 from tests.support.waiting import wait_until
 from zkrebalancer.cli import main
 from zkrebalancer.localcluster.cluster import LocalCluster
-from zkrebalancer.localcluster.kafka_metadata import read_kafka
 from zkrebalancer.localcluster.ports import HOST, free_ports
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.operations import kafka_offsets
@@ -43,6 +42,7 @@ from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Done, Multi
 from zkrebalancer.runtime.kafka import fault
 from zkrebalancer.runtime.zk import BlockingZk
+from zkrebalancer.topic_mirror.kafka_metadata import read_kafka
 
 GROUP = "g"
 WORD = "only-for-operators"

@@ -75,6 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "zkrebalancer.observe",
     ),
     "zkrebalancer.localcluster": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
+    "zkrebalancer.topic_mirror": ("zkrebalancer.protocol", "zkrebalancer.runtime"),
     "zkrebalancer.pipeline.source": (
         "consumer_agent.region",
         "consumer_agent.spark",

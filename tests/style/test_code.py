@@ -31,12 +31,12 @@ WALL_CLOCK = {  # file -> what it is for
     "zkrebalancer/experiments/producer.py": "experiments",
     "zkrebalancer/experiments/run.py": "experiments",
     "zkrebalancer/gateway/member_agent.py": "shown: when a member registered",
-    "zkrebalancer/localcluster/mirror.py": "shown: when a broker was registered",
     "zkrebalancer/observe/events.py": "the second time of an event; the first never jumps",
     "zkrebalancer/operations/audit.py": "shown: when a group was changed",
     "zkrebalancer/operations/loads.py": "the hour of the week",
     "zkrebalancer/pipeline/topic.py": "where the time of reading begins",
     "zkrebalancer/runtime/clock.py": "reads it",
+    "zkrebalancer/topic_mirror/mirror.py": "shown: when a broker was registered",
 }
 MAY_PRINT = ("zkrebalancer/cli/", "consumer_agent/sidecar/cli.py")
 

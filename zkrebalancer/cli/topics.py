@@ -149,9 +149,9 @@ def mirror(kafka: Mapping[str, str], zookeeper: str, interval_s: float, http: tu
     Example:
       zkrebalancer topics mirror --bootstrap localhost:9092 --zookeeper localhost:2181
     """
-    from zkrebalancer.localcluster import mirror as topic_mirror  # noqa: PLC0415  # the other commands need no ZooKeeper
+    from zkrebalancer.topic_mirror.mirror import Mirror  # noqa: PLC0415  # the other commands need no ZooKeeper
 
-    one = topic_mirror.Mirror(kafka, zookeeper, interval_s, Notifier(), http)
+    one = Mirror(kafka, zookeeper, interval_s, Notifier(), http)
     main, loop = gevent.getcurrent(), gevent.get_hub().loop
     gevent.signal_handler(signal.SIGTERM, lambda: loop.run_callback(main.throw, SystemExit(0)))
     gevent.signal_handler(signal.SIGHUP, Reload(click.get_current_context(), {}))

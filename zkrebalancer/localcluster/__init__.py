@@ -1,5 +1,4 @@
 """Real servers on this machine for the demo, tests and experiments: ZooKeeper, Apache Kafka, and faults for both.
 
-`cluster.LocalCluster` starts and stops them, `hosts.HostCluster` does so on Docker hosts; `faults` injects faults;
-`mirror` writes `/brokers` for brokers in KRaft mode, which do not use ZooKeeper.
+`cluster.LocalCluster` starts and stops them, `hosts.HostCluster` does so on Docker hosts; `faults` injects faults.
 """

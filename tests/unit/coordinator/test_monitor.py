@@ -20,7 +20,6 @@ from zkrebalancer.coordinator.monitor import Monitor
 from zkrebalancer.coordinator.service_levels import ServiceLevels
 from zkrebalancer.gateway import metrics as gateway_metrics
 from zkrebalancer.group_protocol.figures import GroupFigures
-from zkrebalancer.localcluster import mirror_metrics
 from zkrebalancer.protocol.calls import Connected, Done, Replied, RepliedAll, RepliedInRow, Reply, Suspended
 from zkrebalancer.protocol.settings import GroupSettings
 from zkrebalancer.protocol.shards import WHOLE, Number, Shard
@@ -30,6 +29,7 @@ from zkrebalancer.rebalance.election import Identity
 from zkrebalancer.runtime import clock
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import Vitals
+from zkrebalancer.topic_mirror import metrics as mirror_metrics
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 EVENTS = PAGE.with_name("events.md")

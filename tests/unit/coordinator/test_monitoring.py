@@ -20,8 +20,8 @@ from consumer_agent.sidecar.http_endpoints import families, numbers
 from consumer_agent.sidecar.run_counts import RunCounts
 from tests.support.promtool import find_promtool
 from tests.unit.coordinator.test_monitor import shown_by_a_coordinator, shown_by_a_gateway
-from zkrebalancer.localcluster import mirror_metrics
 from zkrebalancer.rebalance.states import GroupState
+from zkrebalancer.topic_mirror import metrics as mirror_metrics
 
 ROOT = Path(__file__).parents[3]
 ALERTS = ROOT / "deploy" / "monitoring" / "alerts.yaml"

@@ -18,9 +18,6 @@ import gevent
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from zkrebalancer.localcluster.kafka_metadata import PLAINTEXT, Broker, KafkaMetadata, Topic, read_kafka
-from zkrebalancer.localcluster.mirror_metrics import Seen, registry
-from zkrebalancer.localcluster.topic_ids import TopicIds
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import (
     ABSENT,
@@ -45,6 +42,9 @@ from zkrebalancer.runtime.kafka import BOOTSTRAP, ConnectionErrors, new_client
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.vitals import STATE_LOG, Health, Vitals
 from zkrebalancer.runtime.zk import BlockingZk
+from zkrebalancer.topic_mirror.kafka_metadata import PLAINTEXT, Broker, KafkaMetadata, Topic, read_kafka
+from zkrebalancer.topic_mirror.metrics import Seen, registry
+from zkrebalancer.topic_mirror.topic_ids import TopicIds
 
 ROUND_LIMIT_S = 30.0
 LOOK_S = 30.0  # after this time, contents of nodes and racks are read again, whatever seems to have changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zkrebalancer.localcluster.topic_ids import FORMER_ROUNDS, NEW_ROUNDS, TopicIds
+from zkrebalancer.topic_mirror.topic_ids import FORMER_ROUNDS, NEW_ROUNDS, TopicIds
 
 
 def rounds(ids: TopicIds, known: str, answers: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.zk_model import Right
-from tests.unit.localcluster.test_mirror_rounds import (
+from tests.unit.topic_mirror.test_mirror_rounds import (
     Guarded,
     MirrorClient,
     Named,
@@ -18,12 +18,12 @@ from tests.unit.localcluster.test_mirror_rounds import (
     rounds,
     rounds_with,
 )
-from tests.unit.localcluster.test_topic_mirror import kafka, topic
-from zkrebalancer.localcluster.mirror import LOOK_S, PARENTS, Mirror
-from zkrebalancer.localcluster.mirror_metrics import registry
+from tests.unit.topic_mirror.test_topic_mirror import kafka, topic
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Create, Delete, Done, ListChildren, Multi, Operation, SetContent
 from zkrebalancer.runtime import clock
+from zkrebalancer.topic_mirror.metrics import registry
+from zkrebalancer.topic_mirror.mirror import LOOK_S, PARENTS, Mirror
 
 TOPIC_NODE, BROKER_NODE = paths.topic("t"), f"{paths.BROKER_IDS}/1"
 PassTime = Callable[[float], None]

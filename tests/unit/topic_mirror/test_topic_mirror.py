@@ -11,12 +11,12 @@ from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkrebalancer.localcluster import kafka_metadata
-from zkrebalancer.localcluster.kafka_metadata import Broker, KafkaMetadata, Topic, read_kafka
-from zkrebalancer.localcluster.mirror import Nodes, missing_topics, plan
 from zkrebalancer.localcluster.ports import free_ports
 from zkrebalancer.protocol.calls import Create, Delete, Multi, SetContent
 from zkrebalancer.protocol.cluster_nodes import decode_topic
+from zkrebalancer.topic_mirror import kafka_metadata
+from zkrebalancer.topic_mirror.kafka_metadata import Broker, KafkaMetadata, Topic, read_kafka
+from zkrebalancer.topic_mirror.mirror import Nodes, missing_topics, plan
 
 NOW_MS = 1_700_000_000_000
 ONE_BROKER = {1: Broker("h", 9092, None)}

@@ -19,11 +19,8 @@ from gevent import socket
 from tests.support.deadlines import WITHIN_S
 from tests.support.futures import ended
 from tests.support.zk_model import Right
-from tests.unit.localcluster.test_topic_mirror import kafka, topic
 from tests.unit.operations.model_client import ModelClient
-from zkrebalancer.localcluster import mirror
-from zkrebalancer.localcluster.kafka_metadata import KafkaMetadata, read_kafka
-from zkrebalancer.localcluster.mirror import Mirror
+from tests.unit.topic_mirror.test_topic_mirror import kafka, topic
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.calls import Call, Create, Delete, Multi, Refusal, Reply, SetContent
 from zkrebalancer.protocol.cluster_nodes import decode_topic, is_same_topic
@@ -33,6 +30,9 @@ from zkrebalancer.protocol.requests import RequestLimit
 from zkrebalancer.runtime.kafka import ConnectionErrors
 from zkrebalancer.runtime.notify import Notifier
 from zkrebalancer.runtime.zk import BlockingZk
+from zkrebalancer.topic_mirror import mirror
+from zkrebalancer.topic_mirror.kafka_metadata import KafkaMetadata, read_kafka
+from zkrebalancer.topic_mirror.mirror import Mirror
 
 
 class MirrorClient(ModelClient):
