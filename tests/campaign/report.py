@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.campaign.records import Outcome
-from zkrebalancer.experiments.report import verdict_line
+from zkrebalancer.experiments.demo.report import verdict_line
 
 PLAIN_WIDTH = 200  # without a terminal, nothing is cut off
 HEADINGS = ("fault", "times", "not reached", "without owner: median", "max", "to settle: median", "max")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tests.support.warm import WarmPrograms, ending_starter
 from zkrebalancer.cli.main import main
-from zkrebalancer.experiments import demo, plan, play
+from zkrebalancer.experiments import plan, play
+from zkrebalancer.experiments.demo import run as demo
 from zkrebalancer.experiments.protocols import PHASE_S
 from zkrebalancer.localcluster.programs import QUICK_START
 

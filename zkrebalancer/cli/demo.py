@@ -10,11 +10,11 @@ from rich.console import Console
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.interrupts import interrupts_end_here
-from zkrebalancer.experiments import demo as experiment
-from zkrebalancer.experiments.demo import DemoFailedError, DemoSettings, Outcome
-from zkrebalancer.experiments.report import print_report
-from zkrebalancer.experiments.script import MIN_MEMBERS
-from zkrebalancer.experiments.show import LiveShow, PlainShow, Show
+from zkrebalancer.experiments.demo import run as experiment
+from zkrebalancer.experiments.demo.report import print_report
+from zkrebalancer.experiments.demo.run import DemoFailedError, DemoSettings, Outcome
+from zkrebalancer.experiments.demo.script import MIN_MEMBERS
+from zkrebalancer.experiments.demo.show import LiveShow, PlainShow, Show
 
 MAX_MEMBERS = 50  # each is a process
 MAX_PARTITIONS = 2_000

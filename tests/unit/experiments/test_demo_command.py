@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from tests.unit.experiments.event_maker import A, B, delivered, event, fetcher, finish, plan, produced
 from zkrebalancer.cli import demo as command
-from zkrebalancer.experiments.demo import DemoFailedError, DemoSettings, Outcome
-from zkrebalancer.experiments.report import verdict_line
-from zkrebalancer.experiments.show import PlainShow, Show
+from zkrebalancer.experiments.demo.report import verdict_line
+from zkrebalancer.experiments.demo.run import DemoFailedError, DemoSettings, Outcome
+from zkrebalancer.experiments.demo.show import PlainShow, Show
 from zkrebalancer.observe.checker import check
 from zkrebalancer.observe.reading import Event
 
@@ -59,7 +59,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result
             kept = None if verdict.ok else tmp_path
             return Outcome(verdict, {"zookeeper": "3.8.4", "kafka": "3.9.1"}, settings.seed, kept, kept, 41.03)
 
-        monkeypatch.setattr("zkrebalancer.experiments.demo.run", pretend)
+        monkeypatch.setattr("zkrebalancer.experiments.demo.run.run", pretend)
         return CliRunner().invoke(command.demo, arguments)
 
     return run_on

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.unit.experiments.event_maker import A, B, delivered, event, fetcher, finish, plan, produced
+from zkrebalancer.experiments.demo.screen import leaders_line
 from zkrebalancer.experiments.picture import Picture, client_of
-from zkrebalancer.experiments.screen import leaders_line
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.observe.rebalances import UNDER_WAY
 

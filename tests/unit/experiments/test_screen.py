@@ -11,8 +11,8 @@ from rich import box
 from rich.console import Console, RenderableType
 
 from tests.unit.experiments.event_maker import A, B, delivered, event, fetcher, finish, plan, produced
+from zkrebalancer.experiments.demo.screen import Course, rebalance_table, render
 from zkrebalancer.experiments.picture import Picture
-from zkrebalancer.experiments.screen import Course, rebalance_table, render
 
 
 def text_of(renderable: RenderableType, width: int = 100, colours: bool = False) -> str:

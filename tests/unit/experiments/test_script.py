@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkrebalancer.experiments.demo import DemoSettings, count_steps, write_scripts
-from zkrebalancer.experiments.script import FIRST_TOPIC, Move, write_script
+from zkrebalancer.experiments.demo.run import DemoSettings, count_steps, write_scripts
+from zkrebalancer.experiments.demo.script import FIRST_TOPIC, Move, write_script
 
 EVERY_KIND = {"join", "leave", "kill", "freeze", "thaw", "grow", "create", "kill-leader", "restart-coordinator"}
 

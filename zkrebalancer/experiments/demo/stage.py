@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import gevent
 
+from zkrebalancer.experiments.demo.script import FIRST_TOPIC, PATTERN, Move
 from zkrebalancer.experiments.lab import Lab, NotReachedError
-from zkrebalancer.experiments.script import FIRST_TOPIC, PATTERN, Move
 from zkrebalancer.observe import inspection
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import GroupSettings

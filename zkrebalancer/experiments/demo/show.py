@@ -9,8 +9,8 @@ import click
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from zkrebalancer.experiments.demo.screen import Course, milliseconds, render
 from zkrebalancer.experiments.picture import Picture
-from zkrebalancer.experiments.screen import Course, milliseconds, render
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.observe.rebalances import Rebalance
 

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
+from zkrebalancer.experiments.demo.script import FIRST_TOPIC, Move, write_script
+from zkrebalancer.experiments.demo.show import Show
+from zkrebalancer.experiments.demo.stage import COORDINATORS, Stage
 from zkrebalancer.experiments.lab import Lab
-from zkrebalancer.experiments.script import FIRST_TOPIC, Move, write_script
-from zkrebalancer.experiments.show import Show
-from zkrebalancer.experiments.stage import COORDINATORS, Stage
 from zkrebalancer.experiments.versions import read_versions
 from zkrebalancer.experiments.watch import Watch
 from zkrebalancer.localcluster.cluster import LocalCluster

@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from zkrebalancer.experiments.demo import SESSION_TIMEOUT_MS, Outcome
-from zkrebalancer.experiments.screen import milliseconds, rebalance_table
+from zkrebalancer.experiments.demo.run import SESSION_TIMEOUT_MS, Outcome
+from zkrebalancer.experiments.demo.screen import milliseconds, rebalance_table
 from zkrebalancer.observe.checker import Verdict
 from zkrebalancer.observe.rebalances import Rebalance
 
