@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gevent
@@ -22,6 +20,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from consumer_agent import Consumer
 from tests.benchmarks.filling import fill_topic
+from tests.benchmarks.servers import led
 from tests.benchmarks.transactions import count_transactions
 from zkrebalancer.experiments import disk
 from zkrebalancer.experiments.lab import Lab
@@ -128,20 +127,15 @@ def main() -> None:
     parser.add_argument("--sync-ms", type=float, default=0.0)
     arguments = parser.parse_args()
     size = (arguments.partitions, arguments.rounds)
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        LocalCluster(chroot="/bench", sync_ms=arguments.sync_ms) as cluster,
-        Lab(cluster, Path(scratch) / "events", session_timeout_ms=10_000) as lab,
-    ):
-        require_slow(cluster, arguments.sync_ms)
-        lab.start_coordinator(1)
-        lab.wait_leader()
+    with led(10_000, chroot="/bench", sync_ms=arguments.sync_ms) as lab:
+        require_slow(lab.cluster, arguments.sync_ms)
         lab.create_topic("commits", arguments.partitions)
         for storage in STORAGES:
             lab.configure(f"commits-{storage}", GroupSettings())
         aside = gevent.get_hub().threadpool.apply  # keeps this hub free for the lab's ZooKeeper session
         aside(
-            fill_topic, (cluster.bootstrap, "commits", arguments.partitions, arguments.partitions * arguments.rounds, 0)
+            fill_topic,
+            (lab.cluster.bootstrap, "commits", arguments.partitions, arguments.partitions * arguments.rounds, 0),
         )
         results = [aside(measure, (lab, storage, "commits", *size)) for storage in STORAGES]
         results += [a_call_each(lab, "commits", *size), aside(confluent, (lab, "commits", *size))]

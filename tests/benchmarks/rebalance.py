@@ -13,22 +13,20 @@ import functools
 import json
 import statistics
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from random import Random
 
 import gevent
 
 from tests.benchmarks.figures import Figures, GroupEvents, figures, last_change_us, owners
+from tests.benchmarks.servers import led
 from tests.benchmarks.transactions import count_transactions
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.protocols import PROTOCOLS
 from zkrebalancer.localcluster import zookeeper
-from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.observe.reading import Event
 from zkrebalancer.protocol.settings import EAGER, INCREMENTAL, GroupSettings
 
@@ -207,16 +205,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="draws the phases; give each run another one")
     arguments = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        LocalCluster(
-            chroot="/bench",
-            kafka_properties={"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"},
-        ) as cluster,
-        Lab(cluster, Path(scratch) / "events", session_timeout_ms=6_000) as lab,
-    ):
-        lab.start_coordinator(1)
-        lab.wait_leader()
+    properties = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+    with led(6_000, chroot="/bench", kafka_properties=properties) as lab:
         results = [
             measure(lab, p, size, arguments.repeat, arguments.seed)
             for size in arguments.sizes

@@ -24,11 +24,11 @@ import gevent
 from consumer_agent import Batch, Consumer
 from consumer_agent.region import ConsistentRegion
 from tests.benchmarks.filling import fill_topic
+from tests.benchmarks.servers import led
 from tests.exactly_once.databases import Database
 from tests.support.postgres import postgres
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.tail import EventTail
-from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol.settings import GroupSettings
 
 PARTITIONS = 6
@@ -183,12 +183,9 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as scratch,
         database_of(Path(scratch), in_postgres=arguments.postgres) as database,
-        LocalCluster(chroot="/bench") as cluster,
-        Lab(cluster, Path(scratch) / "events", SESSION_TIMEOUT_MS) as lab,
+        led(SESSION_TIMEOUT_MS, chroot="/bench") as lab,
     ):
         database.create()
-        lab.start_coordinator(1)
-        lab.wait_leader()
         result = {
             "sink": "postgres" if arguments.postgres else "sqlite",
             "throughput": throughput(lab, database, arguments.records, arguments.rounds),

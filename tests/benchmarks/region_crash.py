@@ -25,8 +25,8 @@ import confluent_kafka
 
 from consumer_agent import Consumer
 from consumer_agent.region import Checkpoint, ConsistentRegion, ForcedRegion
+from tests.benchmarks.servers import led
 from zkrebalancer.experiments.lab import Lab
-from zkrebalancer.localcluster import cluster as localcluster
 
 WAYS = ("partition", "group", "forced")
 MEMBERS, PARTITIONS = 3, 6
@@ -183,13 +183,7 @@ def main() -> None:
         known = arguments.zookeeper, arguments.bootstrap, arguments.group, arguments.group
         play(ways[0], arguments.member, *known, timeout_ms)
         return
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        localcluster.LocalCluster() as cluster,
-        Lab(cluster, Path(folder) / "events") as lab,
-    ):
-        lab.start_coordinator(1)
-        lab.wait_leader()
+    with led(4_000) as lab:
         for way in ways:
             took_ms = [measure(lab, way, number, timeout_ms, arguments.quiet_s) for number in range(arguments.repeat)]
             median_ms = round(statistics.median(took_ms))

@@ -9,19 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 from consumer_agent.region.own_state import Handlers
 from consumer_agent.region.rounds import Rounds
 from consumer_agent.region.session import RegionSession
-from zkrebalancer.experiments.lab import Lab
+from tests.benchmarks.servers import led
 from zkrebalancer.experiments.tail import EventTail
-from zkrebalancer.localcluster import cluster as localcluster
 from zkrebalancer.protocol import paths
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.region.documents import Settings
@@ -114,14 +111,8 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=20, help="of each member")
     parser.add_argument("--checkpoints", type=int, default=20)
     arguments = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        localcluster.LocalCluster() as cluster,
-        Lab(cluster, Path(folder) / "events") as lab,
-    ):
-        lab.start_coordinator(1)
-        lab.wait_leader()
-        everybody = [member(cluster.zookeeper, number, arguments.partitions) for number in range(arguments.members)]
+    with led(4_000) as lab:
+        everybody = [member(lab.cluster.zookeeper, number, arguments.partitions) for number in range(arguments.members)]
         threads = [Thread(target=run, args=(rounds,), daemon=True) for rounds in everybody]
         for thread in threads:
             thread.start()

@@ -10,15 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.servers import led
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.tail import EventTail
-from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.observe.inspection import GroupReport
 from zkrebalancer.protocol.settings import INCREMENTAL, GroupSettings
 
@@ -119,13 +117,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--session-timeout-ms", type=int, default=6_000)
     arguments = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        LocalCluster(chroot="/bench") as cluster,
-        Lab(cluster, Path(scratch) / "events", session_timeout_ms=arguments.session_timeout_ms) as lab,
-    ):
-        lab.start_coordinator(1)
-        lab.wait_leader()
+    with led(arguments.session_timeout_ms, chroot="/bench") as lab:
         lab.create_topic(TOPIC, arguments.partitions)
         lab.configure(GROUP, GroupSettings(mode=INCREMENTAL))
         fleet = Fleet(lab, arguments.members, arguments.partitions)

@@ -28,8 +28,8 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.benchmarks.filling import fill_topic
+from tests.benchmarks.servers import led
 from tests.support import spark_connector
-from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.jars import JarSource
@@ -105,19 +105,17 @@ def writer_of(spark: SparkSession, label: str, cluster: LocalCluster, limit: int
 
 
 @contextmanager
-def stage(folder: Path, records: int, *, fetches: bool) -> Iterator[tuple[LocalCluster, SparkSession]]:
+def stage(records: int, *, fetches: bool) -> Iterator[tuple[LocalCluster, SparkSession]]:
     """Yield a cluster with a full topic, and Spark with this project's source and, if `fetches`, Spark's own."""
-    with LocalCluster() as cluster, Lab(cluster, folder / "events") as lab:
+    with led(4_000) as lab:
         lab.create_topic(TOPIC, PARTITIONS)
-        lab.start_coordinator(1)
-        lab.wait_leader()
         report(f"writing {records:,} records")
-        fill_topic(cluster.bootstrap, TOPIC, PARTITIONS, records, RECORD_BYTES)
+        fill_topic(lab.cluster.bootstrap, TOPIC, PARTITIONS, records, RECORD_BYTES)
         with spark_session("local[2]", "2g", {}) as spark:
             if fetches:
                 spark_connector.add_to(spark)
             spark.dataSource.register(ConsumerGroupSource)
-            yield cluster, spark
+            yield lab.cluster, spark
 
 
 def report(text: str) -> None:
@@ -150,7 +148,7 @@ def measure(labels: tuple[str, ...], records: int, batches: int) -> dict[str, li
     found: dict[str, list[Batches]] = {label: [] for label in labels}
     with tempfile.TemporaryDirectory(prefix="zkrebalancer-spark-source-") as name:
         folder = Path(name)
-        with stage(folder, records * (batches + 1), fetches=OWN in labels) as (cluster, spark):
+        with stage(records * (batches + 1), fetches=OWN in labels) as (cluster, spark):
             for turn, order in enumerate((labels, labels[::-1])):
                 for label in order:
                     checkpoint = folder / f"{label}-{turn}".replace(" ", "")

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gevent
 
+from tests.benchmarks.servers import led
 from tests.campaign.links import Links
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.experiments.tail import EventTail
 from zkrebalancer.localcluster import faults
-from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.protocol.fields import TopicPartition
 from zkrebalancer.protocol.settings import INCREMENTAL, GroupSettings
@@ -36,9 +34,7 @@ Event = dict[str, Any]
 
 
 def start(lab: Lab, links: Links, tail: EventTail, records_per_s: int, rest_s: float) -> None:
-    """Start a coordinator, the producer, and two consumers per policy; the first of these has a breakable link."""
-    lab.start_coordinator(1)
-    lab.wait_leader()
+    """Start the producer, and two consumers per policy; the first of these has a breakable link."""
     lab.create_topic(TOPIC, PARTITIONS)
     for policy in POLICIES:
         lab.configure(policy, GroupSettings(mode=INCREMENTAL))
@@ -120,12 +116,7 @@ def main() -> None:
         "records_per_s": options.records_per_s,
         "session_timeout_ms": options.session_timeout_ms,
     }
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        LocalCluster(chroot="/bench") as cluster,
-        Lab(cluster, Path(scratch) / "events", session_timeout_ms=options.session_timeout_ms) as lab,
-        Links(cluster) as links,
-    ):
+    with led(options.session_timeout_ms, chroot="/bench") as lab, Links(lab.cluster) as links:
         tail = EventTail(lab.events)
         start(lab, links, tail, options.records_per_s, options.rest_s)
         faults_to_cause: dict[str, Callable[[], None]] = {

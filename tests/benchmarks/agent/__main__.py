@@ -11,16 +11,14 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import gevent
 
 from tests.benchmarks.agent.readers import KINDS, RAW, RAW_KEPT, RAW_MADE, RAW_RECORDS, RAW_THREADS
 from tests.benchmarks.filling import fill_topic
+from tests.benchmarks.servers import led
 from zkrebalancer.experiments.lab import Lab
-from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
 
 READ_DEADLINE_S = 300.0
@@ -92,13 +90,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=60, help="in each topic")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        LocalCluster(chroot="/bench", kafka_properties={"offsets.topic.num.partitions": "1"}) as cluster,
-        Lab(cluster, Path(scratch) / "events", session_timeout_ms=10_000) as lab,
-    ):
-        lab.start_coordinator(1)
-        lab.wait_leader()
+    with led(10_000, chroot="/bench", kafka_properties={"offsets.topic.num.partitions": "1"}) as lab:
         print(
             "| record | partitions | client | million/s | CPU s/million | rate, ratio | CPU, ratio | MiB | growth |\n"
             "|---|---|---|---|---|---|---|---|---|"

@@ -15,7 +15,6 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -33,9 +32,9 @@ from consumer_agent.kafka.client import kafka_settings
 from consumer_agent.kafka.fetcher import REST_POLL_TIMEOUT_S
 from tests.benchmarks.floor import SESSION_TIMEOUT_MS
 from tests.benchmarks.floor_agents import RENEWAL_S
+from tests.benchmarks.servers import led
 from zkrebalancer.experiments.lab import Lab
 from zkrebalancer.localcluster import zookeeper
-from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.protocol import calls
 from zkrebalancer.runtime.zk import ZkClient
@@ -210,13 +209,7 @@ def main() -> None:
     if options.child:
         child(options.child, options.agents, options.process, options.zookeeper, options.bootstrap)
         return
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        LocalCluster(chroot="/bench") as cluster,
-        Lab(cluster, Path(scratch) / "events", session_timeout_ms=10_000) as lab,
-    ):
-        lab.start_coordinator(1)
-        lab.wait_leader()
+    with led(10_000, chroot="/bench") as lab:
         lab.create_topic(TOPIC, options.processes * options.agents)
         columns = ["processes", "client", "all", *PARTS, "packets to ZooKeeper per client and second"]
         print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|", flush=True)
