@@ -21,7 +21,7 @@ from zkrebalancer.cli.main import run
 from zkrebalancer.experiments.ending import block_sigterm, is_told_to_end
 from zkrebalancer.observe.events import EventLog
 from zkrebalancer.protocol.errors import RebalancerError
-from zkrebalancer.protocol.fields import TopicPartition
+from zkrebalancer.protocol.fields import TopicPartition, to_ranges
 
 TICK_S = 0.02
 FLUSH_DEADLINE_S = 30.0
@@ -122,7 +122,7 @@ class NumberedProducer:
         acknowledged, self._acknowledged = self._acknowledged, {}
         wall_us = (time.time_ns() - time.monotonic_ns()) // 1_000
         for (topic, partition), offsets in acknowledged.items():
-            for first, last in contiguous(offsets):
+            for first, last in to_ranges(offsets):
                 self._event_log.write(
                     "produced",
                     topic=topic,
@@ -159,17 +159,6 @@ def shares(partitions: Sequence[TopicPartition], skew: float, seed: int) -> dict
     weights = [rank**-skew for rank in range(1, len(partitions) + 1)]
     whole = sum(weights)
     return {partition: weight / whole for partition, weight in zip(shuffled, weights, strict=True)}
-
-
-def contiguous(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return ascending offsets as inclusive contiguous ranges; other producers' records leave gaps."""
-    ranges: list[tuple[int, int]] = []
-    for offset in offsets:
-        if ranges and ranges[-1][1] == offset - 1:
-            ranges[-1] = (ranges[-1][0], offset)
-        else:
-            ranges.append((offset, offset))
-    return ranges
 
 
 def parse_partitions(texts: Sequence[str]) -> list[TopicPartition]:

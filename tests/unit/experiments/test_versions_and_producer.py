@@ -16,7 +16,6 @@ from zkrebalancer.experiments.producer import (
     UNKNOWN_TOPIC_DEADLINE_S,
     NumberedProducer,
     ProducerError,
-    contiguous,
     parse_partitions,
     sent_at_us,
     turns,
@@ -39,11 +38,6 @@ def test_the_version_of_kafka_comes_from_the_class_path(tmp_path: Path) -> None:
     assert kafka_version(f"java\0-cp\0{tmp_path}/*\0kafka.Kafka\0") == "3.8.0"
     with pytest.raises(LocalClusterError, match=r"kafka_2\.13"):
         kafka_version("java\0-cp\0/a/x-1.0.jar\0kafka.Kafka\0")
-
-
-def test_offsets_become_contiguous_ranges() -> None:
-    assert contiguous([4, 5, 6, 9, 11, 12]) == [(4, 6), (9, 9), (11, 12)]
-    assert contiguous([]) == []
 
 
 def test_partitions_are_named_by_inclusive_ranges() -> None:
