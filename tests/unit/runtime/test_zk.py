@@ -14,12 +14,11 @@ import gevent
 import pytest
 from gevent.event import AsyncResult
 from gevent.queue import Queue
-from gevent.server import StreamServer
-from gevent.socket import socket
 from kazoo.exceptions import ConnectionLoss, MarshallingError
 from kazoo.protocol.states import KazooState
 
 from tests.support.deadlines import WITHIN_S
+from tests.unit.runtime.zk_server import SESSION, TIMEOUT_MS, Server, answer
 from zkrebalancer.protocol.calls import (
     Connected,
     Delete,
@@ -36,46 +35,15 @@ from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.protocol.zookeeper_security import ZooKeeperSecurity
 from zkrebalancer.runtime.zk import BlockingZk, ZkClient
 
-SESSION = 77
-TIMEOUT_MS = 30_000
-PING = -2
 
+def odd_server(spoilt: bytes) -> Server:
+    """Return a server whose answers to its first connection are spoilt."""
 
-class OddServer:
-    """Speaks ZooKeeper's protocol; the replies of its first connection are spoilt by `spoil`."""
+    def answers(_kind: int, number: int) -> list[bytes]:
+        return [spoilt if server.connections == 1 else answer(number, struct.pack(">i1s", 1, b"/"))]
 
-    def __init__(self, spoilt: bytes) -> None:
-        self._spoilt = spoilt
-        self._count = 0
-        self._server = StreamServer(("127.0.0.1", 0), self._serve)
-        self._server.start()
-        self.address = f"127.0.0.1:{self._server.server_port}"
-
-    def close(self) -> None:
-        self._server.stop(timeout=0)
-
-    def _serve(self, connection: socket, _address: object) -> None:
-        self._count += 1
-        is_first = self._count == 1
-        stream = connection.makefile("rwb")
-        for number, frame in enumerate(_frames(stream)):
-            if number == 0:
-                answer = struct.pack(">iiqi16sb", 0, TIMEOUT_MS, SESSION, 16, b"", 0)
-            elif is_first and self._xid(frame) != PING:
-                answer = self._spoilt
-            else:
-                answer = struct.pack(">iqi", self._xid(frame), 1, 0) + struct.pack(">i1s", 1, b"/")
-            stream.write(struct.pack(">i", len(answer)) + answer)
-            stream.flush()
-
-    @staticmethod
-    def _xid(frame: bytes) -> int:
-        return int(struct.unpack_from(">i", frame)[0])
-
-
-def _frames(stream: object) -> Iterator[bytes]:
-    while length := stream.read(4):  # type: ignore[attr-defined]
-        yield stream.read(struct.unpack(">i", length)[0])  # type: ignore[attr-defined]
+    server = Server(answers)
+    return server
 
 
 @pytest.mark.parametrize(
@@ -86,7 +54,7 @@ def _frames(stream: object) -> Iterator[bytes]:
 def test_an_answer_that_cannot_be_read_costs_the_connection_only(spoilt: bytes) -> None:
     """In `runtime.zk_connection`, do not catch it: kazoo ends for good, and the session with it."""
     events: Queue[ZooKeeperEvent] = Queue()
-    server = OddServer(spoilt)
+    server = odd_server(spoilt)
     client = ZkClient(server.address, TIMEOUT_MS, events.put)
     client.start()
     try:
@@ -107,7 +75,7 @@ def test_an_answer_that_cannot_be_read_costs_the_connection_only(spoilt: bytes) 
 def test_an_error_that_kazoo_does_not_know_is_a_refusal() -> None:
     """In `zk_answers`, leave it to kazoo: the call would never be answered."""
     events: Queue[ZooKeeperEvent] = Queue()
-    server = OddServer(struct.pack(">iqi", 1, 1, -999))
+    server = odd_server(struct.pack(">iqi", 1, 1, -999))
     client = ZkClient(server.address, TIMEOUT_MS, events.put)
     client.start()
     try:
@@ -122,7 +90,7 @@ def test_an_error_that_kazoo_does_not_know_is_a_refusal() -> None:
 def test_an_answer_to_a_write_that_kazoo_cannot_read_costs_the_connection() -> None:
     """In `ZkClient._finish`, keep the connection: who waits until everything is read again would wait for ever."""
     events: Queue[ZooKeeperEvent] = Queue()
-    server = OddServer(struct.pack(">iqi", 1, 1, 0) + b"?")
+    server = odd_server(struct.pack(">iqi", 1, 1, 0) + b"?")
     client = ZkClient(server.address, TIMEOUT_MS, events.put)
     client.start()
     try:
@@ -331,7 +299,7 @@ def test_a_client_whose_connection_breaks_while_it_begins_is_closed(monkeypatch:
         close(client)
 
     monkeypatch.setattr(ZkClient, "close", note_and_close)
-    server = OddServer(b"")
+    server = odd_server(b"")
     try:
         with pytest.raises(ZooKeeperUnavailableError, match="broke during a call"):
             BlockingZk(server.address, TIMEOUT_MS)

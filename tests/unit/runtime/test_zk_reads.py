@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from gevent.queue import Queue
-from gevent.server import StreamServer
-from gevent.socket import socket
 
 from tests.support.deadlines import WITHIN_S
+from tests.unit.runtime.zk_server import TIMEOUT_MS, Answers, Server, answer
 from zkrebalancer.protocol.calls import (
     Connected,
     Content,
@@ -34,20 +33,13 @@ from zkrebalancer.runtime import zk, zk_reads
 from zkrebalancer.runtime.zk import ZkClient
 from zkrebalancer.runtime.zk_reads import MIN_READS
 
-TIMEOUT_MS = 30_000
-PING, EVENT = -2, -1
+EVENT = -1
 GET, SYNC, SET_WATCHES, MULTI_READ = 4, 9, 101, 22
 NO_NODE, UNIMPLEMENTED = -101, -6
 CHANGED, DELETED = 3, 2
 STAT = struct.pack(">qqqqiiiqiiq", *range(11))
 READS = [Get(f"/n{number}", watch=True) for number in range(MIN_READS)]
 CONTENT = Content(b"x", Stat(4, 0, 1, 7, 2, 7))
-
-Answers = Callable[[int, int], list[bytes]]  # the kind of a request and its number -> what the server sends
-
-
-def answer(number: int, body: bytes = b"", error: int = 0) -> bytes:
-    return struct.pack(">iqi", number, 1, error) + body
 
 
 def changed(path: str, kind: int = CHANGED) -> bytes:
@@ -61,46 +53,6 @@ def contents(count: int = MIN_READS) -> bytes:
 
 def nothing(count: int = MIN_READS) -> bytes:
     return count * struct.pack(">iBii", -1, 0, NO_NODE, NO_NODE) + struct.pack(">iBi", -1, 1, -1)
-
-
-class Server:
-    """Speaks ZooKeeper's protocol; `answers` decides what follows a request. Keeps the kinds of all requests."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-        self.kinds: list[int] = []
-        self._server = StreamServer(("127.0.0.1", 0), self._serve)
-        self._server.start()
-        self.address = f"127.0.0.1:{self._server.server_port}"
-
-    def close(self) -> None:
-        self._server.stop(timeout=0)
-
-    def _serve(self, connection: socket, _address: object) -> None:
-        stream = connection.makefile("rwb")
-        self._frame(stream)
-        self._send(stream, struct.pack(">iiqi16sb", 0, TIMEOUT_MS, 77, 16, b"", 0))
-        while frame := self._frame(stream):
-            number, kind = struct.unpack_from(">ii", frame)
-            if number == PING:
-                continue
-            self.kinds.append(kind)
-            sent = self._answers(kind, number)
-            if not sent:
-                connection.close()
-                return
-            for one in sent:
-                self._send(stream, one)
-
-    @staticmethod
-    def _frame(stream: object) -> bytes:
-        length = stream.read(4)  # type: ignore[attr-defined]
-        return stream.read(struct.unpack(">i", length)[0]) if length else b""  # type: ignore[attr-defined]
-
-    @staticmethod
-    def _send(stream: object, frame: bytes) -> None:
-        stream.write(struct.pack(">i", len(frame)) + frame)  # type: ignore[attr-defined]
-        stream.flush()  # type: ignore[attr-defined]
 
 
 class Client:
