@@ -10,7 +10,7 @@ from zkrebalancer.observe.obstacles import Obstacle, find_obstacles
 from zkrebalancer.protocol import cluster_nodes, history, obstacles, paths, shards
 from zkrebalancer.protocol.calls import ABSENT, Children, Content, Get, ListChildren, Refusal, Reply
 from zkrebalancer.protocol.cluster_nodes import NOBODY, CoordinatorAddress, Topic
-from zkrebalancer.protocol.errors import InvalidNameError, NodeContentError, RebalancerError, ZooKeeperRefusedError
+from zkrebalancer.protocol.errors import NodeContentError, RebalancerError, ZooKeeperRefusedError
 from zkrebalancer.protocol.fields import MAX_PARTITION, TopicPartition
 from zkrebalancer.protocol.history import History
 from zkrebalancer.protocol.numbers import decimal
@@ -175,7 +175,7 @@ def read_groups(zk: BlockingZk) -> tuple[list[GroupReport], list[ZooKeeperRefuse
     """
     reports: list[GroupReport] = []
     refused: list[ZooKeeperRefusedError] = []
-    names = [name for name in _names(zk.perform(ListChildren(paths.GROUPS), ABSENT)) if _is_legal(name)]
+    names = list(filter(paths.is_legal_name, _names(zk.perform(ListChildren(paths.GROUPS), ABSENT))))
     for begin in range(0, len(names), MAX_GROUPS_AT_ONCE):
         some = names[begin : begin + MAX_GROUPS_AT_ONCE]
         for name, found in zip(some, _read_some(zk, some, {}), strict=True):
@@ -189,14 +189,6 @@ def read_groups(zk: BlockingZk) -> tuple[list[GroupReport], list[ZooKeeperRefuse
                 except UnknownGroupError:
                     continue
     return reports, refused
-
-
-def _is_legal(name: str) -> bool:
-    try:
-        paths.validate_name("group", name)
-    except InvalidNameError:
-        return False
-    return True
 
 
 def _is_doubtful(reader: GroupReader) -> bool:
