@@ -15,7 +15,6 @@ from tests.campaign.proxy import HOST, Link
 from tests.campaign.test_frames import CONNECT, CONNECTED, PASSWORD, PING, multi, reply
 from tests.support.deadlines import WITHIN_S
 
-DEADLINE_S = WITHIN_S
 ACK = multi(1, (DELETE, "/channel/c/command-1"))
 
 
@@ -62,7 +61,7 @@ async def proxied() -> AsyncIterator[tuple[Link, FakeServer, Callable[[], Awaita
     async def connect() -> Client:
         return Client(*await asyncio.open_connection(HOST, ports[0]))
 
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(WITHIN_S):
         yield link, fake, connect
     link.cut()
     for listener in (*link.listeners, server):

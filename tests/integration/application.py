@@ -13,7 +13,6 @@ from zkrebalancer.localcluster import faults
 from zkrebalancer.protocol.fields import TopicPartition
 
 POLL_TIMEOUT_S = 0.05
-END_TIMEOUT_S = WITHIN_S
 
 
 class Application:
@@ -53,7 +52,7 @@ class Application:
     def subscribe(self, topics: list[str]) -> None:
         """Change the subscription, between two polls."""
         self.block()
-        assert self.is_blocked.wait(END_TIMEOUT_S)
+        assert self.is_blocked.wait(WITHIN_S)
         self.consumer.subscribe(topics, on_revoke=self.revoked.append, on_lost=self.lost.append)
         self.unblock()
 
@@ -71,7 +70,7 @@ class Application:
         self._ended.set()
         self.unblock()
         self._executor.shutdown(wait=False)
-        self._run_ended.result(END_TIMEOUT_S)
+        self._run_ended.result(WITHIN_S)
 
     def _run(self) -> None:
         with self.consumer:

@@ -19,7 +19,6 @@ from tests.support.deadlines import WITHIN_S
 from tests.support.warm import WarmPopen, starter
 from zkrebalancer.localcluster.server import child_environment
 
-DEADLINE_S = WITHIN_S
 Result = subprocess.CompletedProcess[str]
 
 
@@ -47,7 +46,7 @@ def begin_cold(program: str, *arguments: object, stdin: int = subprocess.DEVNULL
     )
 
 
-def end(process: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> Result:
+def end(process: subprocess.Popen[str], deadline_s: float = WITHIN_S) -> Result:
     """Wait for the end of a process, and kill it if it does not end."""
     try:
         out, err = communicate(process, deadline_s)
@@ -89,7 +88,7 @@ class WarmCommand:
     def result(self) -> Result:
         """Wait for its end, while the test's ZooKeeper session lives on."""
         try:
-            code = gevent.get_hub().threadpool.apply(self._process.wait, (DEADLINE_S,))
+            code = gevent.get_hub().threadpool.apply(self._process.wait, (WITHIN_S,))
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise

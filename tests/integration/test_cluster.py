@@ -35,7 +35,6 @@ from zkrebalancer.localcluster.server import child_environment
 from zkrebalancer.operations.kafka_offsets import KafkaOffsetsError, StoredInKafka
 from zkrebalancer.runtime.zk_connection import patient_hosts
 
-WAIT_S = WITHIN_S
 SESSION_S = 20.0  # on a machine that stalls for seconds, a short session would expire
 MAIN_CLASSES = {"kafka": kafka.MAIN_CLASS, "zookeeper-1": zookeeper.MAIN_CLASS}
 PROPERTIES = {
@@ -162,7 +161,7 @@ def test_up_that_is_interrupted_leaves_nothing(standing: StandingCluster, ending
         wait_until(lambda: len(servers_of(standing.directory)) == 2, "ZooKeeper and the broker to be begun")
         servers = servers_of(standing.directory)
         command.send_signal(ending)
-        assert command.wait(WAIT_S) != 0
+        assert command.wait(WITHIN_S) != 0
     wait_until(lambda: all_dead(servers) and not standing.directory.exists(), "the guard to clean up")
 
 
@@ -180,7 +179,7 @@ def test_records_of_three_brokers_outlive_one(standing: StandingCluster, kind: s
     client.stop()
     client.close()
     admin = AdminClient({"bootstrap.servers": address["bootstrap"]})
-    admin.create_topics([NewTopic("kept", 3)])["kept"].result(WAIT_S)
+    admin.create_topics([NewTopic("kept", 3)])["kept"].result(WITHIN_S)
     faults.kill(servers["kafka-3"].process.pid)
     producer = Producer({"bootstrap.servers": address["bootstrap"], "acks": "all"})
     refused: list[object] = []
@@ -188,7 +187,7 @@ def test_records_of_three_brokers_outlive_one(standing: StandingCluster, kind: s
         producer.produce(
             "kept", b"value", partition=partition, on_delivery=lambda error, _record: refused.append(error)
         )
-    assert producer.flush(WAIT_S) == 0
+    assert producer.flush(WITHIN_S) == 0
     assert refused == [None] * 3
     other = standing.run("up", "--broker", kind, "--brokers", "3")
     assert (other.returncode, "not kafka-3" in other.stderr) == (1, True), other.stderr
@@ -328,12 +327,12 @@ def test_a_zookeeper_mode_broker_takes_properties_and_comes_back_after_a_kill(
     assert "group.initial.rebalance.delay.ms = 1234\n" in cluster.broker.log.read_text()
     for server in (cluster.broker, *cluster.zookeeper_servers):
         assert f"{MAIN_CLASSES[server.name]}.jsa" in Path(f"/proc/{server.pid}/maps").read_text()
-    admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(WAIT_S)
+    admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(WITHIN_S)
     client = clients(cluster.zookeeper)
     assert list(json.loads(client.get("/brokers/topics/orders")[0])["partitions"]) == ["0", "1", "2"]
     cluster.broker.kill()
     cluster.broker.start()
-    wait_until(lambda: "orders" in admin.list_topics(timeout=WAIT_S).topics, "the topic after the restart")
+    wait_until(lambda: "orders" in admin.list_topics(timeout=WITHIN_S).topics, "the topic after the restart")
 
 
 def _check_agents_beside_new_members(cluster: LocalCluster) -> None:
@@ -351,7 +350,7 @@ def _check_agents_beside_new_members(cluster: LocalCluster) -> None:
     )
     with closing(stage), closing(plain):
         plain.subscribe([stage.topic])
-        assert len(plain.consume(3, WAIT_S)) == 3
+        assert len(plain.consume(3, WITHIN_S)) == 3
         plain.commit(asynchronous=False)
         with pytest.raises(KafkaOffsetsError, match="has members in Kafka"):
             StoredInKafka({"bootstrap.servers": cluster.bootstrap}, stage.group).refuse_members()
@@ -361,13 +360,13 @@ def _check_agents_beside_new_members(cluster: LocalCluster) -> None:
                 agent.subscribe([stage.topic])
                 agent.poll(0)
                 with pytest.raises(GroupInUseError, match="Kafka's own protocol"):
-                    agent.poll(WAIT_S)
+                    agent.poll(WITHIN_S)
         plain.close()
         with Consumer(**place, offsets_storage="kafka") as agent:
             agent.subscribe([stage.topic])
             agent.poll(0)
             stage.start(stage.wait_member(), 0)
-            assert [record.offset for record in agent.poll(WAIT_S)] == [3, 4]
+            assert [record.offset for record in agent.poll(WITHIN_S)] == [3, 4]
 
 
 def test_an_agent_starts_at_brokers_that_cannot_store_offsets_of_groups(with_properties: LocalCluster) -> None:
@@ -382,7 +381,7 @@ def test_an_agent_starts_at_brokers_that_cannot_store_offsets_of_groups(with_pro
             agent.subscribe([stage.topic])
             agent.poll(0)
             stage.start(stage.wait_member(), 0)
-            assert [record.offset for record in agent.poll(WAIT_S)] == [0, 1, 2, 3, 4]
+            assert [record.offset for record in agent.poll(WITHIN_S)] == [0, 1, 2, 3, 4]
 
 
 def test_the_mirror_follows_kafka_4(clients: Callable[[str], KazooClient]) -> None:
@@ -400,16 +399,16 @@ def test_the_mirror_follows_kafka_4(clients: Callable[[str], KazooClient]) -> No
         broker = json.loads(client.get("/brokers/ids/1")[0])
         assert f"{broker['host']}:{broker['port']}" == cluster.bootstrap
         assert client.exists("/brokers/ids/1").ephemeralOwner != 0
-        admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(WAIT_S)
+        admin.create_topics([NewTopic("orders", 2, 1)])["orders"].result(WITHIN_S)
         wait_until(lambda: partitions() == ["0", "1"], "the topic")
         assert json.loads(client.get("/brokers/topics/orders")[0])["partitions"]["0"] == [1]
-        admin.create_partitions([NewPartitions("orders", 4)])["orders"].result(WAIT_S)
+        admin.create_partitions([NewPartitions("orders", 4)])["orders"].result(WITHIN_S)
         wait_until(lambda: partitions() == ["0", "1", "2", "3"], "more partitions")
         first = client.exists("/brokers/topics/orders").czxid
-        admin.delete_topics(["orders"])["orders"].result(WAIT_S)
-        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(WAIT_S)
+        admin.delete_topics(["orders"])["orders"].result(WITHIN_S)
+        admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(WITHIN_S)
         wait_until(lambda: partitions() == ["0"], "the new topic of the same name")
         assert client.exists("/brokers/topics/orders").czxid > first
-        admin.delete_topics(["orders"])["orders"].result(WAIT_S)
+        admin.delete_topics(["orders"])["orders"].result(WITHIN_S)
         wait_until(lambda: partitions() == [], "the topic to go")
         _check_agents_beside_new_members(cluster)

@@ -20,7 +20,6 @@ from zkrebalancer.localcluster.server import child_environment
 SMALL = ("--members", "3", "--partitions", "6", "--seconds", "10", "--rate", "20", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "demo", *SMALL]
 OF_FORKS = [sys.executable, "-m", "tests.support.warm_command", "demo", *SMALL]
-END_S = WITHIN_S
 # Both signals have one handler, so that a moment with one of them is enough here; the long tests have the others.
 INTERRUPTS = [
     ("ZooKeeper and Kafka start", signal.SIGINT),
@@ -37,13 +36,13 @@ FAULTS = ["kill", "freeze", "thaw", "kill-leader"]
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[WatchedCommand]:
-    with watched(COMMAND, tmp_path, END_S) as demo:
+    with watched(COMMAND, tmp_path, WITHIN_S) as demo:
         yield demo
 
 
 @pytest.fixture
 def demo_of_forks(tmp_path: Path) -> Iterator[WatchedCommand]:
-    with watched(OF_FORKS, tmp_path, END_S) as demo:
+    with watched(OF_FORKS, tmp_path, WITHIN_S) as demo:
         yield demo
 
 
@@ -87,7 +86,7 @@ def test_an_interrupt_is_one_line_and_leaves_nothing(demo: WatchedCommand, momen
     began = len(demo.lines())
     running.send_signal(number)
     running.send_signal(number)  # an impatient user
-    output, _ = running.communicate(timeout=END_S)
+    output, _ = running.communicate(timeout=WITHIN_S)
     assert running.returncode == 130
     assert output == ""
     told = [line for line in demo.lines()[began:] if line and " s  " not in line]  # click ends the line of "^C"
@@ -100,7 +99,7 @@ def test_a_step_that_is_not_reached_names_the_reason_and_the_folder_that_is_kept
     demo.wait_for("demo-2 joins")
     (producer,) = [process for process in demo.processes() if "zkrebalancer.experiments.producer" in process.cmdline()]
     os.kill(producer.pid, signal.SIGKILL)
-    running.communicate(timeout=END_S)
+    running.communicate(timeout=WITHIN_S)
     assert running.returncode == 1
     last = demo.lines()[-1]
     assert "producer-demo-orders-0 ended with exit code -9" in last
@@ -128,7 +127,7 @@ def test_what_is_missing_is_one_line(
         env={**child_environment(), "TMPDIR": str(demo.folder), "KAFKA_HOME": "", **environment(demo.folder)},
         capture_output=True,
         text=True,
-        timeout=END_S,
+        timeout=WITHIN_S,
         check=False,
     )
     assert running.returncode == 1

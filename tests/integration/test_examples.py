@@ -29,12 +29,10 @@ from zkrebalancer.protocol.calls import ABSENT, Content, Get
 from zkrebalancer.protocol.settings import GroupSettings
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"
-FLUSH_DEADLINE_S = WITHIN_S
 RECORDS = 10  # of each partition
 PARTITIONS = 2
 ROUNDS = 2  # of a kill and a freeze each
 RECORDS_OF_A_ROUND = 2_000
-DEADLINE_S = WITHIN_S
 
 
 class Examples:
@@ -56,7 +54,7 @@ class Examples:
         for partition in range(PARTITIONS):
             for number in range(count):
                 producer.produce(self.topic, f"{number}".encode(), partition=partition)
-        assert producer.flush(FLUSH_DEADLINE_S) == 0
+        assert producer.flush(WITHIN_S) == 0
 
     def start(self, file: str, **environment: str) -> Program:
         """Begin an example; upper-case keywords add to its environment."""
@@ -266,7 +264,7 @@ class Sink:
         self.path = path
 
     def ask(self, query: str) -> list[tuple[int, ...]]:
-        with closing(sqlite3.connect(self.path, timeout=DEADLINE_S)) as database:
+        with closing(sqlite3.connect(self.path, timeout=WITHIN_S)) as database:
             return database.execute(query).fetchall()
 
     def progress(self) -> dict[int, tuple[int, int]]:
@@ -386,7 +384,7 @@ def test_msgpack_child(examples: Examples) -> None:
     """A non-numeric record becomes a dead letter, and the others are printed."""
     producer = Producer({"bootstrap.servers": examples.lab.cluster.bootstrap})
     producer.produce(examples.topic, b"ten", partition=0)
-    assert producer.flush(FLUSH_DEADLINE_S) == 0
+    assert producer.flush(WITHIN_S) == 0
     letters = examples.lab.events / "dead-letters"
     example = examples.start_child("msgpack_child.py", "--frames", "msgpack", "--dead-letter", f"file:{letters}")
     wanted = sorted(f"{examples.topic}/{p} {n} {n}" for p in range(PARTITIONS) for n in range(RECORDS))

@@ -20,18 +20,17 @@ SMALL = ("--members", "2", "--partitions", "6", "--settings", "tuned", "--json")
 COMMAND = [sys.executable, "-m", "zkrebalancer.cli.main", "experiment", "run", *SMALL]
 OF_FORKS = [sys.executable, "-m", "tests.support.warm_command", "experiment", "run", *SMALL]
 FOLDER = Path("scale-out", "tuned-m2-p6-s1")
-END_S = WITHIN_S
 
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Iterator[WatchedCommand]:
-    with watched(COMMAND, tmp_path, END_S) as experiment:
+    with watched(COMMAND, tmp_path, WITHIN_S) as experiment:
         yield experiment
 
 
 @pytest.fixture
 def experiment_of_forks(tmp_path: Path) -> Iterator[WatchedCommand]:
-    with watched(OF_FORKS, tmp_path, END_S) as experiment:
+    with watched(OF_FORKS, tmp_path, WITHIN_S) as experiment:
         yield experiment
 
 
@@ -119,7 +118,7 @@ def test_an_interrupt_leaves_a_result_that_says_so(experiment: WatchedCommand, t
     running = experiment.begin("--protocol", "central-eager", "--scenario", "crash", "--out", str(out))
     experiment.wait_for("kill-member")
     running.send_signal(signal.SIGINT)
-    running.communicate(timeout=END_S)
+    running.communicate(timeout=WITHIN_S)
     assert running.returncode == 130
     assert experiment.lines()[-1] == "Error: interrupted"
     result = json.loads((out / "central-eager" / "crash" / "tuned-m2-p6-s1" / "result.json").read_text())

@@ -35,7 +35,6 @@ from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.ports import HOST
 
 PARTITIONS = 6
-WAIT_S = WITHIN_S
 QUOTA_BYTES = 50_000  # a second
 SHELLS_OPEN_FILES = 1_024
 ALTER_CLIENT_QUOTAS = 49  # a request that the gateway does not know
@@ -58,7 +57,7 @@ def topic(shared_cluster: LocalCluster) -> str:
     """Make a topic, at the broker itself."""
     name = f"behind-the-gateway-{next(_numbers)}"
     admin = AdminClient({"bootstrap.servers": shared_cluster.bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(WAIT_S)
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(WITHIN_S)
     return name
 
 
@@ -78,7 +77,7 @@ def own_all(readers: list[Reader]) -> bool:
 
 
 def test_a_produce_without_acknowledgement_is_not_waited_for(gateway: GatewayProcess) -> None:
-    with socket.create_connection((HOST, gateway.port + 1), timeout=WAIT_S) as client:
+    with socket.create_connection((HOST, gateway.port + 1), timeout=WITHIN_S) as client:
         client.sendall(request("Produce", 7, {"acks": 0, "timeout_ms": 1_000}))
         client.sendall(request("Metadata", 5, {"topics": []}))
         client.sendall(request("Heartbeat", 3, {"group_id": "g", "member_id": "m"}))
@@ -90,7 +89,7 @@ def test_a_produce_without_acknowledgement_is_not_waited_for(gateway: GatewayPro
 
 def test_clients_know_addresses_of_the_gateway_only(gateway: GatewayProcess, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
-    found = admin.list_topics(timeout=WAIT_S)
+    found = admin.list_topics(timeout=WITHIN_S)
     nodes = {number: f"{broker.host}:{broker.port}" for number, broker in found.brokers.items()}
     virtual = {number: where for number, where in nodes.items() if number >= VIRTUAL_NODE}
     assert list(virtual.values()) == [gateway.bootstrap]
@@ -144,7 +143,7 @@ def test_a_group_changes_its_protocol_and_back_while_it_is_read(
         """Wait until all partitions are shared, and everything is read, in a group of this kind."""
         nonlocal produced
         wait_until(lambda: own_all(readers), "the partitions are not shared")
-        listed = {one.group_id: one.type for one in admin.list_consumer_groups().result(WAIT_S).valid or ()}
+        listed = {one.group_id: one.type for one in admin.list_consumer_groups().result(WITHIN_S).valid or ()}
         assert listed[group] == kind
         produce(gateway.bootstrap, topic, values(produced, 60))
         produced += 60
@@ -181,12 +180,12 @@ def test_a_group_that_has_only_offsets_is_listed_as_at_the_broker(
 
     def is_stored() -> bool:
         """Whether it is; a gateway that has just begun to serve refuses a commit that may be older."""
-        (stored,) = admin.alter_consumer_group_offsets([kept])[group].result(WAIT_S).topic_partitions
+        (stored,) = admin.alter_consumer_group_offsets([kept])[group].result(WITHIN_S).topic_partitions
         return stored.error is None
 
     def listed(bootstrap: str) -> list[tuple[ConsumerGroupState, ConsumerGroupType, bool]]:
         asking = AdminClient({"bootstrap.servers": bootstrap})
-        found = asking.list_consumer_groups().result(WAIT_S)
+        found = asking.list_consumer_groups().result(WITHIN_S)
         return [
             (one.state, one.type, one.is_simple_consumer_group) for one in found.valid or () if one.group_id == group
         ]
@@ -243,7 +242,7 @@ def test_the_broker_restarts(shared_cluster: LocalCluster, gateway: GatewayProce
     with asking(shared_cluster.bootstrap) as go_on:
         shared_cluster.broker.stop()
         try:
-            with socket.create_connection((HOST, gateway.port), timeout=WAIT_S) as client:  # members can go on
+            with socket.create_connection((HOST, gateway.port), timeout=WITHIN_S) as client:  # members can go on
                 client.sendall(request("ApiVersions", 3, {}))
                 assert answer("ApiVersions", 3, client)["error_code"] == 0
                 client.sendall(request("FindCoordinator", 3, {"key": "any"}))
@@ -269,7 +268,7 @@ def set_quota(gateway: GatewayProcess, client_id: str, bytes_per_s: float) -> No
     operation = struct.pack(">i", 1) + text("producer_byte_rate") + struct.pack(">dx", bytes_per_s)
     header = struct.pack(">hhi", ALTER_CLIENT_QUOTAS, 0, 7) + text("raw")
     content = header + struct.pack(">i", 1) + entity + operation + b"\0"
-    with socket.create_connection((HOST, gateway.port + 1), timeout=WAIT_S) as client:
+    with socket.create_connection((HOST, gateway.port + 1), timeout=WITHIN_S) as client:
         client.sendall(struct.pack(">i", len(content)) + content)
         (size,) = struct.unpack(">i", received(client, 4))
         correlation_id, _throttled_ms, _count, error = struct.unpack_from(">iiih", received(client, size))
@@ -289,13 +288,13 @@ def test_a_quota_slows_down_its_client_and_no_other_one(gateway: GatewayProcess,
 
     def is_throttled() -> bool:
         limited.produce(topic, b"x" * QUOTA_BYTES)
-        limited.flush(WAIT_S)
+        limited.flush(WITHIN_S)
         return bool(throttled)
 
     wait_until(is_throttled, "the quota is not applied")  # the broker lets ten seconds' worth pass at once
     assert throttled[0] > 0
     produce(gateway.bootstrap, topic, values(0, 60), **{"client.id": "free"})
-    assert limited.flush(WAIT_S) == 0
+    assert limited.flush(WITHIN_S) == 0
 
 
 def test_a_malformed_frame_ends_one_connection_with_one_line(gateway: GatewayProcess, topic: str) -> None:
@@ -306,7 +305,7 @@ def test_a_malformed_frame_ends_one_connection_with_one_line(gateway: GatewayPro
         struct.pack(">ihhi", 8, 1, 17, 1),  # a Fetch in a version that was not offered
     ]
     for frame in bad:
-        with socket.create_connection((HOST, gateway.port), timeout=WAIT_S) as client:
+        with socket.create_connection((HOST, gateway.port), timeout=WITHIN_S) as client:
             client.sendall(frame)
             assert client.recv(100) == b""
     lines = [line for line in gateway.log.read_text().splitlines() if "was ended" in line]
@@ -319,7 +318,7 @@ def test_a_slow_client_costs_little_memory_and_delays_nobody(gateway: GatewayPro
     large = {"message.max.bytes": 1_000_000, "linger.ms": 50}
     produce(gateway.bootstrap, topic, [f"{value}:{'x' * 900_000}" for value in values(0, 60)], **large)
     before = gateway.resident_bytes()
-    clients = [socket.create_connection((HOST, gateway.port + 1), timeout=WAIT_S) for _ in range(20)]
+    clients = [socket.create_connection((HOST, gateway.port + 1), timeout=WITHIN_S) for _ in range(20)]
     for client in clients:
         client.sendall(fetch_of_all(topic) * 5)  # the answers are not read
     for client in clients:

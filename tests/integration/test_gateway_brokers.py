@@ -23,7 +23,6 @@ from zkrebalancer.localcluster.ports import free_ports
 
 pytestmark = pytest.mark.long  # three brokers; `test_gateway.py` has one that restarts
 PARTITIONS = 6
-WAIT_S = WITHIN_S
 ANSWER_S = 3.0
 
 
@@ -56,7 +55,7 @@ def test_brokers_come_hang_die_and_come_back(cluster: LocalCluster, tmp_path: Pa
     all_three = {number: gateway.port + number for number in (1, 2, 3)}
     wait_until(lambda: nodes(gateway.bootstrap) == all_three, "the new brokers get no ports")
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap})
-    admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(WAIT_S)
+    admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(WITHIN_S)
     readers = [Reader(kind, gateway.bootstrap, f"g-{kind}", "t") for kind in ("confluent", "confluent", KIP_848)]
 
     def read() -> bool:

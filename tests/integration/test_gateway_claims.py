@@ -31,7 +31,6 @@ from zkrebalancer.protocol.errors import ZooKeeperUnavailableError
 from zkrebalancer.runtime.zk import BlockingZk
 
 SESSION_MS = 10_000  # no test waits for the end of a session
-WAIT_S = WITHIN_S
 BUCKET = bucket_of("a/group")
 GROUP = StoredGroup(3, "consumer", "range", "m", is_assigned=True, members=())
 _roots = itertools.count(1)
@@ -56,7 +55,7 @@ def connect(shared_cluster: LocalCluster) -> Iterator[Open]:
         session.start()
         sessions.append(session)
         renewals.append(gevent.spawn(session.renew_lease))
-        with gevent.Timeout(WAIT_S):
+        with gevent.Timeout(WITHIN_S):
             while not session.has_lease:
                 gevent.sleep(0.01)
         return session
@@ -82,7 +81,7 @@ def claimed(buckets: Buckets, bucket: int, number: int) -> Claim:
 def stored(buckets: Buckets, claim: Claim, content: StoredGroup | None) -> ErrorCode | None:
     result: AsyncResult[ErrorCode] = AsyncResult()
     buckets.store(claim, "a/group", content, lambda error, _refusal: result.set(error))
-    return result.get(timeout=WAIT_S)
+    return result.get(timeout=WITHIN_S)
 
 
 def test_a_bucket_has_one_owner_until_it_is_given_up(connect: Open) -> None:
@@ -117,7 +116,7 @@ def test_a_claim_ends_with_its_session(connect: Open) -> None:
     joined(first, 1)
     claimed(Buckets(first), BUCKET, 0)
     first.close()
-    with gevent.Timeout(WAIT_S):
+    with gevent.Timeout(WITHIN_S):
         while Buckets(second).claim(BUCKET, 1) is None:
             gevent.sleep(0.01)
     assert isinstance(second.perform(Get(f"{OWNERS}/{BUCKET + 1}")), Refused)
@@ -215,7 +214,7 @@ def test_a_claim_that_zookeeper_refuses_is_tried_again(connect: Open, monkeypatc
     monkeypatch.setattr(Buckets, "claim", refused_twice)
     groups = Groups(session, GroupProtocolSettings(), Metrics(), nothing, nothing)
     groups.serve(0, [0])
-    with gevent.Timeout(WAIT_S):
+    with gevent.Timeout(WITHIN_S):
         while not groups.is_settled:
             gevent.sleep(0.01)
     assert groups.served_buckets == SERVED
@@ -231,14 +230,14 @@ def test_a_group_that_fails_is_served_again_with_what_is_stored(
     stored(buckets, claimed(buckets, bucket, 0), GROUP)
     groups = Groups(session, GroupProtocolSettings(), Metrics(), nothing, nothing)
     groups.serve(0, [0])
-    with gevent.Timeout(WAIT_S):
+    with gevent.Timeout(WITHIN_S):
         while not groups.is_settled:
             gevent.sleep(0.01)
 
     def listed() -> list[str]:
         answered: AsyncResult[Answer] = AsyncResult()
         groups.receive(ListGroupsRequest(), 4, ("c", "h"), answered.set)
-        answer = answered.get(timeout=WAIT_S)
+        answer = answered.get(timeout=WITHIN_S)
         assert isinstance(answer, ListGroupsAnswer)
         return [one.group_id for one in answer.groups]
 
@@ -254,7 +253,7 @@ def test_a_group_that_fails_is_served_again_with_what_is_stored(
         for record in caplog.records
         if record.levelname == "ERROR" and not record.name.startswith("kafka.")
     ] == [True]
-    with gevent.Timeout(WAIT_S):
+    with gevent.Timeout(WITHIN_S):
         while not listed():
             gevent.sleep(0.01)
     assert listed() == ["a/group"]

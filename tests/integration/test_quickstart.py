@@ -26,7 +26,6 @@ from zkrebalancer.protocol.errors import RebalancerError
 from zkrebalancer.runtime.zk import BlockingZk
 
 PAGE = ROOT / "docs" / "start" / "quickstart.md"
-DEADLINE_S = WITHIN_S
 ASK_INTERVAL_S = 0.1
 PARTITIONS = 6
 
@@ -60,10 +59,10 @@ class Reader:
         self.shell.stdin.flush()
 
     def wait_for(self, what: str, is_so: Callable[[], bool]) -> None:
-        give_up_at = time.monotonic() + DEADLINE_S
+        give_up_at = time.monotonic() + WITHIN_S
         while not is_so():
             assert self.shell.poll() is None, f"the shell has ended before {what}:\n{self.screen.read_text()}"
-            assert time.monotonic() < give_up_at, f"waited {DEADLINE_S:g} s for {what}:\n{self.screen.read_text()}"
+            assert time.monotonic() < give_up_at, f"waited {WITHIN_S:g} s for {what}:\n{self.screen.read_text()}"
             time.sleep(ASK_INTERVAL_S)
 
     def shares(self) -> list[int]:
@@ -81,7 +80,7 @@ class Reader:
         self.shell.communicate()
         environment = {**child_environment(), "XDG_STATE_HOME": str(self.folder / "state")}
         command = [sys.executable, "-m", "zkrebalancer.cli.main", "cluster", "down"]
-        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=DEADLINE_S)
+        subprocess.run(command, env=environment, check=True, capture_output=True, timeout=WITHIN_S)
 
 
 @pytest.fixture
@@ -105,7 +104,7 @@ def test_the_page_does_what_it_says(reader: Reader) -> None:
     partitions = {f"orders/{number} " for number in range(PARTITIONS)}
     reader.wait_for("its records", lambda: all(partition in survivor.read_text() for partition in partitions))
     reader.paste(f"{end}exit\n")
-    assert reader.shell.wait(DEADLINE_S) == 0, reader.screen.read_text()
+    assert reader.shell.wait(WITHIN_S) == 0, reader.screen.read_text()
     assert "The cluster is down" in reader.screen.read_text()
     assert "Traceback" not in reader.screen.read_text()
     assert [path.name for path in reader.folder.iterdir() if path.suffix == ".log"] == []

@@ -45,7 +45,6 @@ from zkrebalancer.runtime.zk import BlockingZk
 
 GROUP = "g"
 STORES = ("offset", "offset_in_kafka")
-WAIT_S = WITHIN_S
 PARTITIONS = 1_200  # more than one transaction carries
 
 
@@ -159,16 +158,16 @@ def offset_of(document: dict[str, Any], number: int) -> dict[str, Any]:
 
 def require_lag_times(servers: tuple[str, str], admin: AdminClient, producer: Producer) -> None:
     """Require the ages of first unread records; one partition has only a marker, one is read to its end."""
-    admin.create_topics([NewTopic("aged", 4, 1)])["aged"].result(WAIT_S)
+    admin.create_topics([NewTopic("aged", 4, 1)])["aged"].result(WITHIN_S)
     now_ms = int(time.time() * 1_000)
     for partition, age_s in ((0, 9_000), (0, 7_200), (0, 60), (1, 5)):
         producer.produce("aged", b"x" * 100_000, partition=partition, timestamp=now_ms - age_s * 1_000)
-    assert producer.flush(WAIT_S) == 0
+    assert producer.flush(WITHIN_S) == 0
     marking = Producer({"bootstrap.servers": servers[1], "transactional.id": "lag"})
-    marking.init_transactions(WAIT_S)
+    marking.init_transactions(WITHIN_S)
     marking.begin_transaction()
     marking.produce("aged", b"", partition=2)
-    marking.commit_transaction(WAIT_S)
+    marking.commit_transaction(WITHIN_S)
     with BlockingZk(servers[0]) as zk:
         made = [Create(paths.offsets(GROUP, "aged"), b"incarnation")]
         made += [Create(paths.offsets(GROUP, "aged", number), b"1") for number in range(3)]
@@ -176,10 +175,10 @@ def require_lag_times(servers: tuple[str, str], admin: AdminClient, producer: Pr
     described = zkrebalancer(servers, "describe", GROUP, "--offsets", "--lag-time", "--verdict", "10")
     found = {(each["topic"], each["partition"]): (each["lag"], each["lag_s"]) for each in described["offsets"]}
     assert found["aged", 0][0] == 2
-    assert 7_200 <= found["aged", 0][1] < 7_200 + WAIT_S
+    assert 7_200 <= found["aged", 0][1] < 7_200 + WITHIN_S
     assert found["aged", 1] == (0, 0.0)
     assert found["aged", 2] == (1, 0.0)
-    assert 0 <= found["t", 0][1] < WAIT_S
+    assert 0 <= found["t", 0][1] < WITHIN_S
     verdicts = {(each["topic"], each["partition"]): each["verdict"] for each in described["offsets"]}
     assert [verdicts["aged", number] for number in range(3)] == ["STOP", "OK", "OK"]  # the last one has only a marker
     assert described["verdict"] == "STOP"
@@ -192,7 +191,7 @@ def require_lag_times(servers: tuple[str, str], admin: AdminClient, producer: Pr
     with BlockingZk(servers[0]) as zk:
         removed = [Delete(paths.offsets(GROUP, "aged", number)) for number in range(3)]
         assert isinstance(zk.perform(Multi((*removed, Delete(paths.offsets(GROUP, "aged"))))), Done)
-    admin.delete_topics(["aged"])["aged"].result(WAIT_S)
+    admin.delete_topics(["aged"])["aged"].result(WITHIN_S)
 
 
 def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(
@@ -200,11 +199,11 @@ def test_offsets_in_both_stores_are_described_with_their_lag_and_reset(
 ) -> None:
     servers = (zookeeper, agent_cluster.bootstrap)
     admin = AdminClient({"bootstrap.servers": agent_cluster.bootstrap})
-    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(WAIT_S)
+    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(WITHIN_S)
     producer = Producer({"bootstrap.servers": agent_cluster.bootstrap})
     for number in range(30):
         producer.produce("t", b"", partition=number % 3)
-    assert producer.flush(WAIT_S) == 0
+    assert producer.flush(WITHIN_S) == 0
     StoredInKafka({"bootstrap.servers": agent_cluster.bootstrap}, GROUP).write({("t", 1): 4, ("t", 2): 6})
     with BlockingZk(zookeeper) as zk:
         made = [Create(paths.CONSUMERS), Create(paths.GROUPS)]

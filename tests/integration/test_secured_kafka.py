@@ -83,7 +83,6 @@ ALICE = {
     "log_level": "0",
     **OWN_TLS,
 }
-WAIT_S = WITHIN_S
 TOKEN_LIFE_S = 6.0  # it is renewed after four fifths of it
 # In a separate process: once gevent has started a child, it collects the exit codes of all others too.
 READ_LAG = """
@@ -107,7 +106,7 @@ print(json.dumps({"error": read.error, **offsets, "seen": "".join(seen)}))
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no command give up on a busy broker."""
-    monkeypatch.setattr(kafka_offsets, "REQUEST_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(kafka_offsets, "REQUEST_TIMEOUT_S", WITHIN_S)
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +115,11 @@ def cluster() -> Iterator[LocalCluster]:
     with LocalCluster(chroot="/secured", kafka_properties=BROKER) as started:
         admin = AdminClient({"bootstrap.servers": started.bootstrap})
         for topic in admin.create_topics([NewTopic("t", 1, 1), NewTopic("secret", 1, 1)]).values():
-            topic.result(WAIT_S)
+            topic.result(WITHIN_S)
         producer = Producer({"bootstrap.servers": started.bootstrap})
         for _ in range(10):
             producer.produce("t", b"")
-        assert producer.flush(WAIT_S) == 0
+        assert producer.flush(WITHIN_S) == 0
         with BlockingZk(started.zookeeper) as zk:
             made = [Create(paths.GROUPS), Create(paths.group(GROUP), b'{"version":1,"strategy":"balanced"}')]
             made += [Create(f"{paths.group(GROUP)}/{child}") for child in paths.GROUP_CHILDREN]
@@ -137,11 +136,11 @@ def addresses(cluster: LocalCluster) -> tuple[str, str]:
     entry = ConfigEntry("listeners", listeners, incremental_operation=AlterConfigOpType.SET)
     broker = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.incremental_alter_configs([broker])[broker].result(WAIT_S)
+    admin.incremental_alter_configs([broker])[broker].result(WITHIN_S)
     client = AdminClient({"bootstrap.servers": address, "sasl.password": WORD, **USER})
     # The listener answers before the broker knows its address for it.
-    wait_until(lambda: client.list_topics(timeout=WAIT_S).brokers, "the broker to list itself")
-    assert client.list_topics(timeout=WAIT_S).brokers[1].port == int(address.rpartition(":")[2])
+    wait_until(lambda: client.list_topics(timeout=WITHIN_S).brokers, "the broker to list itself")
+    assert client.list_topics(timeout=WITHIN_S).brokers[1].port == int(address.rpartition(":")[2])
     return address, encrypted
 
 
@@ -160,10 +159,10 @@ def gateway(
     scram = UserScramCredentialUpsertion(
         "operator", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), WORD.encode()
     )
-    admin.alter_user_scram_credentials([scram])["operator"].result(WAIT_S)
+    admin.alter_user_scram_credentials([scram])["operator"].result(WITHIN_S)
     rights = [acl(ResourceType.GROUP, "allowed"), acl(ResourceType.TOPIC, "t")]
     for done in admin.create_acls(rights).values():
-        done.result(WAIT_S)
+        done.result(WITHIN_S)
     settings = {
         **OWN_TLS,
         "security.protocol": "SASL_SSL",
@@ -233,7 +232,7 @@ def test_the_coordinator_reads_lag_and_keeps_the_password_to_itself(cluster: Loc
         capture_output=True,
         text=True,
         env=child_environment(),
-        timeout=WAIT_S,
+        timeout=WITHIN_S,
         check=True,
     )
     read = json.loads(ran.stdout)
@@ -265,7 +264,7 @@ def first_error(one: Consumer) -> KafkaError:
     """Return why a consumer gets nothing."""
     one.subscribe(["t"])
     while True:
-        message = one.poll(WAIT_S)
+        message = one.poll(WITHIN_S)
         assert message is not None
         error = message.error()
         if error is not None:
@@ -282,19 +281,19 @@ def error_of(call: Callable[[], object]) -> int:
 def test_a_client_has_its_own_rights_behind_the_gateway(cluster: LocalCluster, gateway: str) -> None:
     reader = consumer(gateway, "allowed")
     reader.subscribe(["t"])
-    assert len(reader.consume(10, WAIT_S)) == 10
+    assert len(reader.consume(10, WITHIN_S)) == 10
     reader.commit(asynchronous=False)
     kept = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "allowed"})  # at the broker itself
-    assert [one.offset for one in kept.committed([TopicPartition("t", 0)], timeout=WAIT_S)] == [10]
+    assert [one.offset for one in kept.committed([TopicPartition("t", 0)], timeout=WITHIN_S)] == [10]
     both = [TopicPartition("t", 0, 9), TopicPartition("secret", 0, 5)]
     refused = error_of(lambda: reader.commit(offsets=both, asynchronous=False))
     assert refused == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    found = kept.committed([TopicPartition("t", 0), TopicPartition("secret", 0)], timeout=WAIT_S)
+    found = kept.committed([TopicPartition("t", 0), TopicPartition("secret", 0)], timeout=WITHIN_S)
     assert [one.offset for one in found] == [9, -1001]  # the second one has none
     kept.close()
     alice = AdminClient({"bootstrap.servers": gateway, **ALICE})
     delete = alice.delete_consumer_groups(["allowed"])["allowed"]
-    assert error_of(lambda: delete.result(WAIT_S)) == KafkaError.GROUP_AUTHORIZATION_FAILED
+    assert error_of(lambda: delete.result(WITHIN_S)) == KafkaError.GROUP_AUTHORIZATION_FAILED
     reader.close()
 
 
@@ -306,9 +305,9 @@ def test_groups_of_others_are_refused_and_not_shown(gateway: str) -> None:
     operator = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "operator", "sasl.password": WORD}
     other = consumer(gateway, "of-others", **operator)
     other.subscribe(["t"])
-    assert len(other.consume(10, WAIT_S)) == 10
+    assert len(other.consume(10, WITHIN_S)) == 10
     listed = {
-        name: {one.id for one in AdminClient({"bootstrap.servers": gateway, **user}).list_groups(timeout=WAIT_S)}
+        name: {one.id for one in AdminClient({"bootstrap.servers": gateway, **user}).list_groups(timeout=WITHIN_S)}
         for name, user in (("alice", ALICE), ("operator", ALICE | operator))
     }
     assert "of-others" in listed["operator"] - listed["alice"]
@@ -321,7 +320,7 @@ def test_a_client_that_has_not_shown_who_it_is_is_not_answered(gateway: str) -> 
     context.load_cert_chain(CERTIFICATE)
     heartbeat = struct.pack(">ihhih", 21, 12, 0, 1, -1) + b"\0\7allowed" + b"\0\0\0\0"
     for number in range(2):  # at the gateway, and at the broker's port
-        plain = socket.create_connection((host, int(port) + number), timeout=WAIT_S)
+        plain = socket.create_connection((host, int(port) + number), timeout=WITHIN_S)
         with context.wrap_socket(plain, server_hostname=host) as client:
             client.sendall(heartbeat)
             assert client.recv(100) == b""
@@ -332,7 +331,7 @@ def test_a_client_that_has_not_shown_who_it_is_is_not_answered(gateway: str) -> 
 def test_a_client_without_a_certificate_is_refused(gateway: str) -> None:
     host, _, port = gateway.rpartition(":")
     context = ssl.create_default_context(cafile=OWN_TLS["ssl.ca.location"])
-    plain = socket.create_connection((host, int(port)), timeout=WAIT_S)
+    plain = socket.create_connection((host, int(port)), timeout=WITHIN_S)
     with pytest.raises(ssl.SSLError), context.wrap_socket(plain, server_hostname=host) as client:
         client.recv(1)
 
@@ -428,7 +427,7 @@ def test_tokens_do_not_block_an_event_loop(cluster: LocalCluster, secured: str, 
     with ThreadPoolExecutor(1) as executor:
         reading = executor.submit(asyncio.run, consume())
         stage.start(stage.wait_member(), 0)
-        assert reading.result(WAIT_S) == [0, 1, 2, 3, 4]
+        assert reading.result(WITHIN_S) == [0, 1, 2, 3, 4]
     wait_until(lambda: not any("consumer-agent" in one.name for one in threading.enumerate()), "threads to end")
 
 

@@ -16,9 +16,10 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.integration.scenario import Scenario
-from tests.integration.test_examples import FLUSH_DEADLINE_S, FOLDER, Examples, Sink
+from tests.integration.test_examples import FOLDER, Examples, Sink
 from tests.support import light_spark
 from tests.support.command import processes_naming
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.server import Program
 
 PARTITIONS = 6
@@ -67,7 +68,7 @@ class Company:
         for number in range(RECORDS):
             for partition in range(PARTITIONS):
                 producer.produce(self.examples.topic, f"{number}".encode(), partition=partition)
-        assert producer.flush(FLUSH_DEADLINE_S) == 0
+        assert producer.flush(WITHIN_S) == 0
         self.produced += RECORDS
 
     def wait_members(self, count: int) -> None:

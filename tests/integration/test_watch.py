@@ -10,7 +10,8 @@ import termios
 import gevent
 import gevent.socket
 
-from tests.integration.commands import DEADLINE_S, command_of
+from tests.integration.commands import command_of
+from tests.support.deadlines import WITHIN_S
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.server import child_environment
 
@@ -21,7 +22,7 @@ OTHER_SCREEN = b"\x1b[?1049h"
 def _read_until(terminal: int, text: bytes) -> bytes:
     """Return what a terminal has shown, up to this text; the test's ZooKeeper session lives on meanwhile."""
     seen = b""
-    with gevent.Timeout(DEADLINE_S):
+    with gevent.Timeout(WITHIN_S):
         while text not in seen:
             gevent.socket.wait_read(terminal)
             seen += os.read(terminal, 4_096)
@@ -38,7 +39,7 @@ def test_ctrl_c_ends_a_view_and_leaves_the_terminal_as_it_was(shared_cluster: Lo
         process = subprocess.Popen(session, stdin=its, stdout=its, stderr=its, env=environment)
         seen = _read_until(ours, b"Ctrl-C ends\r\n")
         os.write(ours, b"\x03")  # as the key: the terminal sends the signal
-        assert gevent.get_hub().threadpool.apply(process.wait, (DEADLINE_S,)) == 0
+        assert gevent.get_hub().threadpool.apply(process.wait, (WITHIN_S,)) == 0
         os.write(its, b"end")
         seen += _read_until(ours, b"end")
         assert termios.tcgetattr(its) == before

@@ -41,7 +41,6 @@ CALLS = 1_500  # of each seed
 SEEDS = (1, 2)
 SESSIONS = 3
 SESSION_MS = 20_000
-WAIT_S = WITHIN_S
 CALLS_PER_LOOK = 10  # after so many calls, watch events are compared
 SESSION_END_PROBABILITY = 0.004
 NAMES = ("a", "b", "c")
@@ -70,8 +69,8 @@ class Pair:
         self._has_news.set()
 
     def wait_until(self, is_true: Callable[[], bool]) -> None:
-        """Wait, at most for WAIT_S."""
-        gevent.with_timeout(WAIT_S, self._wait_until, is_true, timeout_value=None)
+        """Wait, at most for WITHIN_S."""
+        gevent.with_timeout(WITHIN_S, self._wait_until, is_true, timeout_value=None)
 
     def _wait_until(self, is_true: Callable[[], bool]) -> None:
         while not is_true():

@@ -62,7 +62,6 @@ READ_AT_IMPORT = {"CONSUMER_AGENT_FAILPOINT": "consumer_agent.runtime.failpoints
 READ_BY_PYTHON = "PYTHON"  # variables that begin so: only a new interpreter follows them
 MAX_REQUEST_BYTES = 131_072
 PIECE_BYTES = 65_536
-START_DEADLINE_S = WITHIN_S
 STATUS_BYTES = 8
 
 
@@ -175,7 +174,7 @@ class WarmStarter:
 
     def close(self) -> None:
         self._requests.close()
-        self._server.wait(START_DEADLINE_S)
+        self._server.wait(WITHIN_S)
 
 
 @functools.cache
@@ -206,7 +205,7 @@ class WarmProcess:
     stdin: IO[bytes] | None = None
 
     def __init__(self, answers: socket.socket) -> None:
-        answers.settimeout(START_DEADLINE_S)
+        answers.settimeout(WITHIN_S)
         self.returncode: int | None = None
         self._answers = answers
         self.pid = int(answers.recv(STATUS_BYTES))
@@ -255,7 +254,7 @@ class WarmPopen(WarmProcess):
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
 
-    def communicate(self, timeout: float = START_DEADLINE_S) -> tuple[str, str]:
+    def communicate(self, timeout: float = WITHIN_S) -> tuple[str, str]:
         """Read both outputs to their ends, and wait for the end; after a TimeoutExpired, the next call continues."""
         give_up_at = time.monotonic() + timeout
         poller = select.poll()

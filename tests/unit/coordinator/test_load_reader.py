@@ -14,7 +14,6 @@ from zkrebalancer.coordinator.asked_process import AskedProcess
 from zkrebalancer.coordinator.load_reader import LoadReader
 from zkrebalancer.rebalance.effects import LoadsRead, ReadLoads
 
-DEADLINE_S = WITHIN_S
 ANSWERING = """
 import os, sys
 import msgpack
@@ -43,7 +42,7 @@ def test_while_kafka_is_away_the_process_and_its_session_stay(monkeypatch: pytes
     try:
         for group in ("a", "b", "deadly", "c", "d"):
             reader.read(ReadLoads(group, {"t": 1}))
-        with gevent.Timeout(DEADLINE_S):
+        with gevent.Timeout(WITHIN_S):
             errors = [answers.get().error for _ in range(5)]
     finally:
         reader.close()
@@ -59,7 +58,7 @@ def test_an_answer_in_another_form_is_an_error_of_its_group_alone(monkeypatch: p
     try:
         for group in ("other", "a"):
             reader.read(ReadLoads(group, {"t": 1}))
-        with gevent.Timeout(DEADLINE_S):
+        with gevent.Timeout(WITHIN_S):
             other, after = answers.get(), answers.get()
     finally:
         reader.close()
