@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from zkrebalancer.observe.reading import Event, find_flaw
+from tests.unit.observe.test_measures import event, step
+from zkrebalancer.observe.reading import Event
 from zkrebalancer.observe.throughput import throughput
-
-
-def event(kind: str, at_ms: int, **fields: Any) -> Event:
-    made = {"kind": kind, "mono_us": at_ms * 1_000, "group": "g", **fields}
-    assert find_flaw(made) is None
-    return made
-
-
-def step(number: int, name: str, at_ms: int) -> Event:
-    return event("step", at_ms, number=number, name=name, target="")
 
 
 def produced(at_ms: int, first: int, count: int) -> Event:
