@@ -60,18 +60,21 @@ class _Confluent848(_Confluent):
     settings: ClassVar[dict[str, Any]] = {"group.protocol": "consumer"}
 
 
+def _listener(base: Any, revoked: Callable[..., None]) -> Any:
+    class Listener(base):  # type: ignore[misc]  # seen without its types
+        def on_partitions_revoked(self, revoked_partitions: Any) -> None:
+            if revoked_partitions:
+                revoked()
+
+        def on_partitions_assigned(self, assigned: Any) -> None: ...
+
+    return Listener()
+
+
 class _KafkaPython:
     def __init__(self, bootstrap: str, group: str, topic: str, revoked: Callable[..., None]) -> None:
         kafka: Any = importlib.import_module("kafka")
-
-        class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
-            def on_partitions_revoked(self, revoked_partitions: Any) -> None:
-                if revoked_partitions:
-                    revoked()
-
-            def on_partitions_assigned(self, assigned: Any) -> None:
-                pass
-
+        listener = _listener(kafka.ConsumerRebalanceListener, revoked)
         self._consumer = kafka.KafkaConsumer(
             bootstrap_servers=bootstrap,
             group_id=group,
@@ -79,7 +82,7 @@ class _KafkaPython:
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
         )
-        self._consumer.subscribe([topic], listener=Listener())
+        self._consumer.subscribe([topic], listener=listener)
         self._unreachable: type[Exception] = kafka.errors.KafkaConnectionError
 
     def poll(self) -> list[str]:
@@ -99,17 +102,9 @@ class _KafkaPython:
 class _Aiokafka:
     def __init__(self, bootstrap: str, group: str, topic: str, revoked: Callable[..., None]) -> None:
         aiokafka: Any = importlib.import_module("aiokafka")
-
-        class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # seen without its types
-            def on_partitions_revoked(self, revoked_partitions: Any) -> None:
-                if revoked_partitions:
-                    revoked()
-
-            def on_partitions_assigned(self, assigned: Any) -> None:
-                pass
-
+        listener = _listener(aiokafka.ConsumerRebalanceListener, revoked)
         self._loop = asyncio.new_event_loop()
-        self._consumer = self._loop.run_until_complete(self._started(aiokafka, bootstrap, group, topic, Listener()))
+        self._consumer = self._loop.run_until_complete(self._started(aiokafka, bootstrap, group, topic, listener))
 
     @staticmethod
     async def _started(aiokafka: Any, bootstrap: str, group: str, topic: str, listener: Any) -> Any:
