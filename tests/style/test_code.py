@@ -20,7 +20,7 @@ WALL_CLOCK = {  # file -> what it is for
     "zkrebalancer/cli/groups/freezing.py": "the end of a freeze, which has to outlive its leader",
     "zkrebalancer/cli/groups/lags.py": "the age of records, which their producers date",
     "zkrebalancer/cli/watching.py": "shown: the present time",
-    "zkrebalancer/cli/weights.py": "the hour of the week",
+    "zkrebalancer/cli/pipeline/weights.py": "the hour of the week",
     "zkrebalancer/coordinator/lag_process.py": "the age of records",
     "zkrebalancer/coordinator/pages/live.py": "shown: the present time",
     "zkrebalancer/coordinator/pages/site.py": "shown: times of events",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from zkrebalancer.cli.facts import run_pipeline, watch
-from zkrebalancer.cli.fleet import fleet
-from zkrebalancer.cli.sweep import sweep
-from zkrebalancer.cli.weights import weights
+from zkrebalancer.cli.pipeline.facts import run_pipeline, watch
+from zkrebalancer.cli.pipeline.fleet import fleet
+from zkrebalancer.cli.pipeline.sweep import sweep
+from zkrebalancer.cli.pipeline.weights import weights
 
 
 @click.group()

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from zkrebalancer.cli import options
 from zkrebalancer.cli.extras import require
-from zkrebalancer.cli.facts import refuse_event_files
+from zkrebalancer.cli.pipeline.facts import refuse_event_files
 from zkrebalancer.cli.tables import console
 from zkrebalancer.localcluster.locks import folder_locked
 
