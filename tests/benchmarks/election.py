@@ -52,7 +52,6 @@ SESSION_MS = 60_000
 DEADLINE_S = 600.0
 LOOK_S = 1.0
 MAX_READING = 200  # groups at the same time, as a coordinator does
-READER = "reader"
 Reads = Get | ListChildren | ReadEach
 Stages = Generator[list[Reads], list[Reply], None]
 
