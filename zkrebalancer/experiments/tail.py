@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from zkrebalancer.observe.reading import Event, find_flaw
+from zkrebalancer.observe.reading import Event, event_of
 
 BLOCK = 65_536  # bytes to look for the end of a line at once
 MAX_READ_BYTES = 64 * 1024 * 1024  # of a file at once; no line is as long
@@ -51,14 +49,6 @@ class EventTail:
             size = len(content) if len(content) == MAX_READ_BYTES and b"\n" not in content else content.rfind(b"\n") + 1
             if size:
                 self._offsets[path] = self._offsets.get(path, 0) + size
-                events += _parsed(content[:size])
+                # A line that a full disk has cut is left out here; the final verdict reports it.
+                events += [event for line in content[:size].splitlines() if (event := event_of(line)) is not None]
         return sorted(events, key=lambda event: event["mono_us"])
-
-
-def _parsed(lines: bytes) -> Iterator[Event]:
-    """Parse lines, without those that a full disk has cut; the final verdict reports them."""
-    for line in lines.splitlines():
-        with suppress(ValueError, RecursionError):
-            event = json.loads(line)
-            if find_flaw(event) is None:
-                yield event

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from zkrebalancer.observe.clocks import Evidence
 from zkrebalancer.observe.partition_history import CLOSED
-from zkrebalancer.observe.reading import MAX_NUMBER, Event
+from zkrebalancer.observe.reading import MAX_NUMBER, Event, text_of
 
 REBOOTED_US = 600_000_000  # a wall clock that is this far from where it was belongs to another boot
 SAMPLED = 16  # of every so many offsets, at most one is followed from its producer to its consumers
@@ -44,7 +44,7 @@ class ClockNames:
 
     def note(self, event: Event) -> None:
         """Look at an event of the run."""
-        host, boot, wall_us = _text(event, "host"), _text(event, "boot"), _wall_us(event)
+        host, boot, wall_us = text_of(event, "host"), text_of(event, "boot"), _wall_us(event)
         if boot:
             boots = self._boots.setdefault(host, {})
             known = boots.setdefault(boot, wall_us)
@@ -57,7 +57,7 @@ class ClockNames:
 
     def of(self, event: Event) -> str:
         """Return the name of an event's clock; call it after every event was noted."""
-        host, boot, wall_us = _text(event, "host"), _text(event, "boot"), _wall_us(event)
+        host, boot, wall_us = text_of(event, "host"), text_of(event, "boot"), _wall_us(event)
         if boot:
             return boot
         walls, boots = self._unnamed(host), self._boots.get(host, {})
@@ -158,7 +158,7 @@ class Witness:
     def _note(self, event: Event, count: int, found: Evidence, spans: _Spans) -> str:
         clock, mono_us = self.names.of(event), event["mono_us"]
         found.note(clock, mono_us, _time(event, "ts_us"), count)
-        of_host = spans.setdefault(_text(event, "host"), {})
+        of_host = spans.setdefault(text_of(event, "host"), {})
         first, last = of_host.get(clock, (mono_us, mono_us))
         of_host[clock] = min(first, mono_us), max(last, mono_us)
         return clock
@@ -174,7 +174,7 @@ class Witness:
         self.has_erred = self.has_erred or not dropped.isdisjoint(self._told[1])
 
     def _add_command(self, event: Event, at: At) -> None:
-        kind, command_id = event["kind"], _text(event, "command_id")
+        kind, command_id = event["kind"], text_of(event, "command_id")
         if kind in _FETCHERS and event.get("cause_id") is not None:
             self._planned.setdefault(_plan(event), []).append(at)
             self._news[1].add(_plan(event))
@@ -192,7 +192,7 @@ class Witness:
             command.asked.append((at[0], asked_us))
 
     def _add_end(self, event: Event, at: At) -> None:
-        kind, member = event["kind"], (_text(event, "group"), _text(event, "member"))
+        kind, member = event["kind"], (text_of(event, "group"), text_of(event, "member"))
         if event.get("reason") == _CLEAN_END[kind]:
             self._clean_ends.setdefault(member, {}).setdefault(kind, []).append(at)
             self._ended.add(member)
@@ -266,12 +266,7 @@ def _sample(event: Event, stride: int) -> _Sample | None:
 
 
 def _plan(event: Event) -> _Plan:
-    return _text(event, "group"), event.get("generation"), _text(event, "cause_id")
-
-
-def _text(event: Event, key: str) -> str:
-    value = event.get(key)
-    return value if isinstance(value, str) else ""
+    return text_of(event, "group"), event.get("generation"), text_of(event, "cause_id")
 
 
 def _is_near(one_us: int, other_us: int) -> bool:

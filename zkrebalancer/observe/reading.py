@@ -199,6 +199,15 @@ def lines_of(file: BinaryIO, size: int) -> Iterator[bytes]:
         yield line if rest is line else line[:SHOWN_BYTES] + (b"\n" if rest.endswith(b"\n") else b"")
 
 
+def event_of(line: bytes) -> Event | None:
+    """Return the event of a line, None if it is not a valid one."""
+    try:
+        event: Event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if find_flaw(event) is None else None
+
+
 def find_flaw(event: object) -> str | None:
     """Return what is wrong with a parsed line, None if it is a valid event."""
     if not isinstance(event, dict):

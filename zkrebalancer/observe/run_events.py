@@ -15,7 +15,7 @@ from pathlib import Path
 from zkrebalancer.observe.clocks import Alignment, align
 from zkrebalancer.observe.doubts import CLOCK, EARLIEST, KINDS, LATEST, Doubts
 from zkrebalancer.observe.hosts import ClockNames, Witness
-from zkrebalancer.observe.reading import Event, EventFiles, Problems, find_flaw, lines_of
+from zkrebalancer.observe.reading import Event, EventFiles, Problems, event_of, lines_of
 
 _CLOCK = re.compile(rb'"host":"[^"]*","boot":"[^"]*"')  # as `EventLog` writes it
 
@@ -86,15 +86,7 @@ def _of_each_clock(path: Path, size: int) -> Iterator[Event]:
     with suppress(FileNotFoundError), path.open("rb") as file:  # deleted since it was listed
         for line in lines_of(file, size):
             if same is None or same not in line:
-                yield from _valid(line)
+                if (event := event_of(line)) is not None:
+                    yield event
                 found = _CLOCK.search(line)
                 same = None if found is None else found[0]
-
-
-def _valid(line: bytes) -> Iterator[Event]:
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        return
-    if find_flaw(event) is None:
-        yield event
