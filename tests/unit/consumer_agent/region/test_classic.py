@@ -147,6 +147,17 @@ def test_what_was_meant_for_a_former_assignment_is_neither_placed_nor_sought(sou
     assert (source.arrived, source.held()) == (set(), {("t", 0): 3, ("t", 7): UNKNOWN})
 
 
+def test_a_batch_before_a_seek_is_not_processed(source: Any) -> None:
+    """In `ClassicSource.seek`, keep it: after a reset, records count as processed that are in no state."""
+    source._client = mock.Mock()
+    source._require_done = lambda task: task()
+    source._enqueue([Message(0, 7)])
+    assert len(source.poll(0.1)) == 1
+    source.seek({("t", 0): 3, ("t", 1): 4})
+    source.finish()
+    assert source.held() == {("t", 0): 3, ("t", 1): 4}
+
+
 def test_a_seek_keeps_the_place_of_a_partition_whose_first_record_is_queued(source: Any) -> None:
     """In `ClassicSource._assign_at`, do not look at the queue: a client that begins with the latest skips it."""
     source._client = mock.Mock()

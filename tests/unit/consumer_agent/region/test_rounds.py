@@ -244,6 +244,18 @@ def test_only_a_clean_end_marks_the_last_batch_as_processed(*, is_clean: bool) -
     consumer.close.assert_called_once_with()
 
 
+def test_a_batch_before_a_seek_is_not_marked_as_processed() -> None:
+    """In `CentralSource.seek`, keep it: after a reset, records count as processed that are in no state."""
+    consumer = mock.Mock()
+    consumer.poll.return_value.by_partition.return_value = {("t", 0): [mock.Mock(offset=5)]}
+    source = CentralSource(consumer)
+    source._held = {("t", 0): 1}
+    source.poll(0.0)
+    source.seek({("t", 0): 3})
+    source.finish()
+    consumer.finish.assert_not_called()
+
+
 def test_a_reset_to_the_beginning_that_was_not_done_in_time_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `Rounds.reset`, keep the wish: the next reset that is asked for would skip the checkpoint as well."""
     rounds = Playing(monkeypatch, lambda _call: Done((None,))).rounds
