@@ -130,7 +130,7 @@ def _levels(what: str, document: Mapping[str, Any], key: str) -> dict[str, float
     found = fields.mapping(what, document, key)
     for name, value in found.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_LEVEL:
-            raise NodeContentError(f"{what}: {key}.{name:.80} must be a number above 0, not {value!r:.80}")
+            raise NodeContentError(f"{what}: {key}: {name!r:.80} must be a number above 0, not {value!r:.80}")
     return found
 
 

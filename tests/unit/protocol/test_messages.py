@@ -145,6 +145,12 @@ def test_weights_of_what_is_no_topic() -> None:
         weights.decode(json.dumps({"version": 1, "slot_count": 1, "rates": {"a/b": [[1]]}}).encode())
 
 
+def test_a_service_level_of_an_odd_name_is_named_in_one_line() -> None:
+    """In `settings._levels`, show the name as it is: it could end the line, or command a terminal."""
+    fault = fault_of("group settings", {**document_of("group settings"), "slo": {"a\n": None}})
+    assert fault == "group settings: slo: 'a\\n' must be a number above 0, not None"
+
+
 @pytest.mark.parametrize(
     ("servers", "is_valid"), [("h:1", True), ("h:65535", True), ("h:0", False), ("h:65536", False), ("h:1,i:0", False)]
 )
