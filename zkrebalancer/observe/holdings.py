@@ -107,7 +107,7 @@ class Judged:
             return None
         until_us = min(end.us, NEVER.us if self.held.ended_us is None else self.held.ended_us)
         if self.other.ceased is None:
-            is_certain = not began.may_be_before(self.other.began)
+            is_certain = self.held.ceased is None or not began.may_be_before(self.other.began)
         else:
             is_far = excess_us >= _sum_us(began.late_us, end.early_us)
             is_certain = excess_us > 0 and (is_far or began.is_of_clock(end))

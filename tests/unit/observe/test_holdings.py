@@ -77,9 +77,11 @@ def test_one_clock_leaves_no_doubt_however_little_is_known_of_it() -> None:
         other, second = held("a", at(0, *bounds, "x")), held("b", at(20, *bounds, "x"))
         other.ceased = end
         assert Judged(second, other, "a").overlap == expected
-    assert Judged(held("b", at(20, *bounds, "y")), held("a", at(0, *bounds, "x")), "a").overlap == (None, False)
-    later = held("b", at(20, 5, FOREVER_US, "y"))
-    assert Judged(later, held("a", at(0, 0, 9, "x")), "a").overlap == (None, True)  # it never ends
+    for early_us, ends, is_certain in ((FOREVER_US, False, True), (FOREVER_US, True, False), (5, True, True)):
+        other, second = held("a", at(0, 0, 9, "x")), held("b", at(20, early_us, FOREVER_US, "y"))
+        second.ceased = at(30, 0, FOREVER_US, "y") if ends else None
+        overlap = Judged(second, other, "a").overlap  # the other one never ends
+        assert overlap == (30 if ends else None, is_certain)
 
 
 def test_legs_are_cut_where_the_consumer_was_repositioned() -> None:

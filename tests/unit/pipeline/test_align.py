@@ -55,10 +55,10 @@ def test_overlaps_of_several_hosts_are_those_of_the_checker(spark: SparkSession,
     """In `on_one_clock`, return the events as they are; in `Judged.overlap`, do not look at bounds, or at clocks."""
     write(tmp_path / "correct", Fleet(drifting()).moves(2))
     write(tmp_path / "one-clock", Fleet({host: drifting()["k"] for host in drifting()}).moves(1))
-    wrong = Fleet(drifting()).moves(2).passes(400_000, 500_000)  # longer than the clocks' doubt
+    wrong = Fleet(drifting()).moves(2)
     wrong.commands = 100
     wrong.command(SECOND, "start-fetcher", 192)
-    write(tmp_path / "wrong", wrong)
+    write(tmp_path / "wrong", wrong.passes(400_000, 500_000))
     write(tmp_path / "unbounded", Fleet(drifting(), with_keys=False).moves(1))
     write(tmp_path / "neighbours", neighbours(stops=True))
     write(tmp_path / "neighbours-at-once", neighbours(stops=False))
