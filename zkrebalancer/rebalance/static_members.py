@@ -416,8 +416,8 @@ class StaticMembers:
         for instance, tries in over.items():
             if self._scheduler.has_timer(("static", instance)):
                 continue  # another grace has begun meanwhile
-            if are_known or tries >= MAX_LOOKS:
-                self._delete(instance, tries)
+            if are_known or tries >= MAX_LOOKS:  # each in a step of its own, because there may be thousands
+                self._scheduler.wake_soon(("static", instance), self._delete, instance, tries)
             else:
                 self._look_again(instance, tries)
 

@@ -11,8 +11,12 @@ from tests.support.groups import events, owner_of, world_with
 from tests.support.world import GROUP, Agent, World
 from tests.support.zk_model import Right
 from zkrebalancer.protocol import ownership, paths, registration, settings
-from zkrebalancer.protocol.calls import Delete, Multi, SetContent
+from zkrebalancer.protocol.calls import Children, Delete, Multi, SetContent
 from zkrebalancer.protocol.settings import GroupSettings
+from zkrebalancer.rebalance.effects import Request
+from zkrebalancer.rebalance.scheduler import Scheduler
+from zkrebalancer.rebalance.static_members import StaticMembers
+from zkrebalancer.rebalance.view import GroupView
 
 GRACE_MS = 20_000
 
@@ -416,3 +420,23 @@ def test_a_refused_write_of_a_record_is_not_repeated_once_its_member_was_given_s
     assert len(world.owned()[back.name or ""]) == 2
     record = ownership.decode_static(world.zk.nodes[paths.static(GROUP, "pod")].content, None)
     assert (record.consumer, record.deadline_ms) == (back.name, None)
+
+
+def test_records_of_thousands_whose_graces_end_at_once_are_listed_for_once_and_deleted_in_a_step_each() -> None:
+    """In `StaticMembers._grace_over`, list for each; in `_ids_listed`, delete them all: other groups wait meanwhile."""
+    scheduler = Scheduler()
+    members = StaticMembers(scheduler.part(GROUP), view := GroupView(GROUP, {}), lambda _fact: None)
+    away = ownership.StaticMember("gone", frozenset(), 0, GRACE_MS, None)
+    view.statics.update({f"pod-{number}": (away, 0) for number in range(3)})
+    list(members.adopt())
+    scheduler.now = replace(scheduler.now, mono_us=2_000 * GRACE_MS)
+    for _ in view.statics:
+        scheduler.run_next_due()
+    (listing,) = scheduler.take_effects()
+    assert isinstance(listing, Request)
+    scheduler.answer(listing.call_id, Children(()))
+    scheduler.now = replace(scheduler.now, mono_us=2_001 * GRACE_MS)
+    for _ in view.statics:
+        assert not scheduler.take_effects()
+        scheduler.run_next_due()
+        assert len(scheduler.take_effects()) == 1
