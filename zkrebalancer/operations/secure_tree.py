@@ -35,7 +35,7 @@ from zkrebalancer.protocol.rights import Principals, Rights
 from zkrebalancer.runtime.zk import BlockingZk
 
 MAX_AT_ONCE = 500
-ROOTS = (paths.CONSUMERS, "/brokers")
+ROOTS = (paths.CONSUMERS, "/brokers", "/cluster")
 OWN = "digest:member:own"  # stands for the consumer's own login, whatever it is
 _OWN_PREFIX = "digest:member:"
 _REFUSED = frozenset({Refusal.NO_NODE, Refusal.NO_AUTH})

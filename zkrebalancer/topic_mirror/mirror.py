@@ -299,7 +299,7 @@ class Mirror:
         nodes = read_nodes(client, found)
         believed = self._without_doubtful(found.kafka, nodes)
         changes = plan(believed, nodes, self._missing, time.time_ns() // 1_000_000)
-        others = _whose(client, found.kafka.cluster_id) if changes else {}
+        others = _whose(client, found.kafka, nodes) if changes else {}
         if others:
             self._settled = None
             return others
@@ -381,12 +381,14 @@ def _contents(client: BlockingZk, parent: str, names: tuple[str, ...], refused: 
     return {name: reply.content for name, reply in known.items() if isinstance(reply, Content)}
 
 
-def _whose(client: BlockingZk, cluster_id: str | None) -> dict[str, str]:
+def _whose(client: BlockingZk, kafka: KafkaMetadata, nodes: Nodes) -> dict[str, str]:
     """Return path -> why these nodes are not this mirror's; note whose they are if nobody has done so.
 
     In ZooKeeper mode, Kafka would lose a broker that starts, or a reassignment. With another cluster behind
-    `--bootstrap`, by mistake, all groups would lose their topics, and then their offsets.
+    `--bootstrap`, by mistake, all groups would lose their topics, and then their offsets. A topic that has the same id
+    on both sides proves that it is none: brokers in ZooKeeper mode, of a former cluster, may have left their name.
     """
+    cluster_id = kafka.cluster_id
     controller, noted = client.perform_all([Get(CONTROLLER), Get(CLUSTER_ID)], frozenset(Refusal))
     if isinstance(controller, Content) and controller.stat.ephemeral_owner:
         return {CONTROLLER: OF_BROKERS}
@@ -398,6 +400,8 @@ def _whose(client: BlockingZk, cluster_id: str | None) -> dict[str, str]:
         client.perform(Multi((Create(CLUSTER_ID, content),)), frozenset(Refusal))
     known = _read_document(noted.content).get("id") if isinstance(noted, Content) else None
     if not isinstance(known, str) or known == cluster_id:
+        return {}
+    if not {(name, topic.topic_id) for name, topic in kafka.topics.items()}.isdisjoint(_ids(nodes).items()):
         return {}
     why = f"it names the Kafka cluster {known!r:.80}, and the one behind --bootstrap is {cluster_id}"
     return {CLUSTER_ID: f"{why}: nothing is mirrored; if that one is meant, delete this node"}

@@ -164,11 +164,12 @@ def test_the_nodes_of_a_group_that_is_named_are_there_before_its_members() -> No
 
 
 def test_what_brokers_write_is_closed_once_somebody_is_named() -> None:
-    """In `ROOTS`, leave `/brokers` out."""
+    """In `ROOTS`, leave `/brokers` or `/cluster` out."""
     client = used_tree()
     secure(cast("BlockingZk", client), Principals(("sasl:c",), brokers=("sasl:kafka",)))
     closed = {"sasl:c": rights.ALL, "sasl:kafka": rights.ALL, rights.WORLD: "r"}
     assert client.lists[paths.topic("t")][0] == client.lists["/brokers"][0] == closed
+    assert client.lists["/cluster/id"][0] == closed
 
 
 def used_tree() -> RightsClient:
@@ -176,7 +177,7 @@ def used_tree() -> RightsClient:
     client = RightsClient()
     for path in (
         *(paths.ids("g", "c-1"), paths.owners("g", "c-1"), paths.offsets("g", "t", 0), paths.group("other")),
-        *(paths.topic("t"), "/brokers/ids/1", paths.COORDINATOR),
+        *(paths.topic("t"), "/brokers/ids/1", "/cluster/id", paths.COORDINATOR),
     ):
         client.create(path)
     return client

@@ -178,6 +178,15 @@ def test_a_mirror_that_is_led_to_another_cluster_changes_nothing(caplog: pytest.
     assert client.topics().keys() == {"u"}
 
 
+def test_a_name_that_brokers_of_a_former_cluster_have_left_stops_no_mirror() -> None:
+    """In `_whose`, believe the name alone: after an upgrade, a mirror that had worked would write nothing."""
+    client = MirrorClient()
+    rounds_with(new_mirror(), client, Guarded(t="id1", u="id2"), 2)
+    client.set("/cluster/id", b'{"version":"1","id":"former"}')
+    rounds_with(new_mirror(), client, Guarded(t="id1", v="id3"), 3)
+    assert client.topics().keys() == {"t", "v"}
+
+
 @pytest.mark.parametrize("content", [b"", b'{"id":["cluster-1"]}', b"\xff", None])
 def test_a_cluster_that_nobody_names_is_mirrored(content: bytes | None) -> None:
     """In `_whose`, look for the name in a set, or end if the right to note it is missing."""
