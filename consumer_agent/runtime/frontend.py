@@ -158,7 +158,7 @@ class Frontend(Usage):
         With `is_handled` the records go to handlers, which finish them one batch at a time. A mere look asks for no
         records, so the application may still work on earlier ones.
         """
-        self._in_poll, self._polling, self.may_work = True, self.outer, is_look or is_handled
+        self._in_poll, self._polling, self.may_work = True, self.outer, is_look
         self.shared.come(finishes=self._finishes and not is_look)
         if not is_look:
             self._note_poller()

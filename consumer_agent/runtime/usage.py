@@ -34,7 +34,7 @@ class Usage:
         self.shared = shared
         self._who = who
         self._poller: Callable[[], object] = lambda: None  # a reference to who polled last
-        self._raised = (0, 0)  # which exceptions there were then
+        self._raised: tuple[object, ...] = ()  # the exceptions of then: kept, as a later one may get the same address
         self.loops: list[None] = []  # over the records of that poll that have not come to their end
         self.is_iterated = False  # an iterator returned the last records, and was not asked for more
         self._is_handled = False  # the last records were for handlers
@@ -58,7 +58,7 @@ class Usage:
         if self._poller() is not who:
             self._poller = weakref.ref(who)
         self.is_iterated, self.loops = False, []
-        self._raised = id(sys.exc_info()[1]), id(getattr(sys, "last_value", None))  # an idle poll makes few calls
+        self._raised = sys.exc_info()[1], getattr(sys, "last_value", None)  # an idle poll makes few calls
 
     @property
     def is_done(self) -> bool:
@@ -77,14 +77,16 @@ class Usage:
         The latter precedes what `atexit` calls, and the next input of a notebook.
         """
         now = sys.exc_info()[1], getattr(sys, "last_value", None)
-        return any(one is not None and id(one) not in self._raised for one in now)
+        return any(one is not None and all(one is not known for known in self._raised) for one in now)
 
     def is_within_batch(self, *, waits: bool) -> bool:
-        """Whether the caller, a callback or a signal's handler, may have interrupted the work on what was returned.
+        """Whether handlers, which finish their batches, got the last records, or the application may work on them.
 
-        Only a commit that `waits` has the time to look for a signal's handler.
+        The caller, a callback or a signal's handler, may have interrupted that work. Only a commit that `waits` has the
+        time to look for a signal's handler.
         """
-        return (self.may_work and self.is_in_own_callback) or (waits and within_signal_handler())
+        is_interrupted = (self.may_work and self.is_in_own_callback) or (waits and within_signal_handler())
+        return self._is_handled or is_interrupted
 
     @property
     def is_in_own_callback(self) -> bool:

@@ -42,6 +42,19 @@ def test_an_exception_from_before_the_poll_does_not_count(is_handled: bool) -> N
     assert setting.shared.positions()[PARTITION].finished == 5
 
 
+def test_a_new_exception_counts_although_the_poll_came_within_an_older_one() -> None:
+    """Keep the number of an exception only, not itself: the next one has its address, and records were lost."""
+    setting = Setting()
+    try:
+        raise InterruptedError
+    except InterruptedError:
+        setting.consumer.poll(0.0)
+    with suppress(InterruptedError), ExitStack() as stack:
+        stack.callback(setting.consumer.close)
+        raise InterruptedError
+    assert setting.shared.positions()[PARTITION].finished == 0
+
+
 def test_an_exception_that_nobody_has_caught_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In `Usage._has_raised`, look only at what is handled: `atexit` and a notebook's next cell come after that."""
     setting = Setting()

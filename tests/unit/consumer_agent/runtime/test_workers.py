@@ -70,7 +70,7 @@ def test_a_handler_from_before_a_loss_finishes_none_of_the_records_that_came_bac
 
 
 def test_a_commit_in_a_callback_finishes_no_batch_of_a_handler() -> None:
-    """In `Frontend.begin_poll`, forget handlers: the usual `on_revoke` committed their records, and some were lost."""
+    """In `Usage.is_within_batch`, forget handlers: the usual `on_revoke` committed their records: they were lost."""
     setting, has_committed = KeepingSetting(), threading.Event()
 
     def commit(_partitions: object) -> None:
@@ -86,6 +86,19 @@ def test_a_commit_in_a_callback_finishes_no_batch_of_a_handler() -> None:
     setting.consumer.subscribe(["orders"], on_assign=commit, on_revoke=commit)
     with pytest.raises(EndedError):
         setting.consumer.run(handle)
+    assert setting.shared.positions()[PARTITION].finished == 0
+
+
+def test_a_commit_after_run_finishes_no_batch_whose_handler_has_failed() -> None:
+    """As above, in the `finally` of an application: its usual `commit()` finished the batch, which was lost."""
+    setting = KeepingSetting()
+
+    def handle(_batch: Batch) -> None:
+        raise EndedError
+
+    with pytest.raises(EndedError):
+        setting.consumer.run(handle)
+    setting.consumer.commit()
     assert setting.shared.positions()[PARTITION].finished == 0
 
 
