@@ -272,8 +272,11 @@ def test_without_a_lease_nobody_is_answered_as_a_member(session: ModelSession, m
     assert groups.served_buckets == 0
 
 
-def test_requests_that_wait_are_not_served_if_the_lease_ends_meanwhile(session: ModelSession) -> None:
+def test_requests_that_wait_are_not_served_if_the_lease_ends_meanwhile(
+    session: ModelSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In `Groups._claim`, do not look at the lease: what was read may be the past, and another gateway's turn."""
+    monkeypatch.setattr("zkrebalancer.gateway.groups.HOLD_S", 0.01)
     groups = Groups(session, GroupProtocolSettings(), Metrics(), lambda: None, lambda: None)
     waiting = asked(groups)
     groups.serve(0, [0])

@@ -41,8 +41,11 @@ def test_who_asks_for_the_nodes_too_early_waits_until_the_gateway_is_one_of_them
     assert asked.get(timeout=WAIT_S).gateways == {0: ("gw", 1)}
 
 
-def test_a_gateway_that_waits_for_a_restore_says_so_once(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gateway_that_waits_for_a_restore_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
     """In `Gateway._keep_up`, log it each second, stop trying, or keep the fault; in `_faults`, leave it out."""
+    monkeypatch.setattr(service, "RETRY_S", 0.01)
     session = gateway._session
     assert isinstance(session, ModelSession)
     session.do(Create(paths.CONSUMERS), Create(paths.COORDINATOR), Create(paths.RESTORE))

@@ -175,7 +175,10 @@ def test_starts_are_resumed_although_kafka_refuses() -> None:
 
 @pytest.mark.parametrize(("folder", "what"), [(paths.ids, ""), (paths.owners, ""), (paths.evicted, "evicted ")])
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_group_with_a_trace_of_a_consumer_is_refused(folder: Callable[[str], str], what: str, is_late: bool) -> None:
+def test_a_group_with_a_trace_of_a_consumer_is_refused(
+    folder: Callable[[str], str], what: str, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starts_pause, "CLEANUP_TIMEOUT_S", 0)
     client = Recording()
 
     def register() -> None:
