@@ -106,8 +106,9 @@ class Judged:
         if excess_us <= 0 and not began.may_be_before(end):
             return None
         until_us = min(end.us, NEVER.us if self.held.ended_us is None else self.held.ended_us)
-        if self.other.ceased is None:
-            is_certain = self.held.ceased is None or not began.may_be_before(self.other.began)
+        if self.other.ceased is None:  # both had it, unless this interval was over before the other one began
+            known = (began, self.held.ceased or NEVER)
+            is_certain = not all(moment.may_be_before(self.other.began) for moment in known)
         else:
             is_far = excess_us >= _sum_us(began.late_us, end.early_us)
             is_certain = excess_us > 0 and (is_far or began.is_of_clock(end))

@@ -77,11 +77,19 @@ def test_one_clock_leaves_no_doubt_however_little_is_known_of_it() -> None:
         other, second = held("a", at(0, *bounds, "x")), held("b", at(20, *bounds, "x"))
         other.ceased = end
         assert Judged(second, other, "a").overlap == expected
-    for early_us, ends, is_certain in ((FOREVER_US, False, True), (FOREVER_US, True, False), (5, True, True)):
+    for early_us, ended, is_certain in ((FOREVER_US, None, True), (FOREVER_US, (30, 22), False), (5, (30, 22), True)):
         other, second = held("a", at(0, 0, 9, "x")), held("b", at(20, early_us, FOREVER_US, "y"))
-        second.ceased = at(30, 0, FOREVER_US, "y") if ends else None
+        second.ceased = at(*ended, FOREVER_US, "y") if ended else None
         overlap = Judged(second, other, "a").overlap  # the other one never ends
-        assert overlap == (30 if ends else None, is_certain)
+        assert overlap == (ended and ended[0], is_certain)
+
+
+def test_an_overlap_of_members_that_began_at_about_the_same_time_is_certain_if_it_lasts() -> None:
+    """In `Judged.overlap`, look only which one began first: what two had for hours was in doubt."""
+    for end_us, is_certain in ((25, False), (90, True)):
+        second = held("b", at(20, 9, 9, "y"))
+        second.ceased = at(end_us, 9, 9, "y")
+        assert Judged(second, held("a", at(15, 9, 9, "x")), "a").overlap == (end_us, is_certain)
 
 
 def test_legs_are_cut_where_the_consumer_was_repositioned() -> None:
