@@ -88,8 +88,8 @@ class Consumer(ConsumerBase):
         With `what`, only that: a record and all before it in its partition, or `{("orders", 0): 42}`, the next offsets
         to read, which may be lower than before. If one of them cannot be stored, none is.
 
-        Without `what`, callbacks and signals' handlers finish nothing that the application may be working on. With
-        `enable_auto_finish=False`, only `finish` finishes, and after `run`, only its handlers: what is so is stored.
+        Without `what`, it only stores what is finished if the application may be working on the rest: in callbacks and
+        signals' handlers, with `enable_auto_finish=False`, and after `run`, whose handlers finish their own batches.
 
         Raises:
             CommitFailedError: the partitions were lost, and others will read the records again; or Kafka did not store

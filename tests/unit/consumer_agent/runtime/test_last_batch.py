@@ -97,6 +97,8 @@ def come_to_the_end(batch: Batch) -> None:
         (leave_the_loop, 0),
         (lambda batch: leave_the_loop(batch[PARTITION]), 0),
         (catch_an_exception, 0),
+        (lambda batch: list(zip(range(5), batch, strict=False)), 0),
+        (lambda batch: list(zip(batch, range(5), strict=False)), 5),
         (come_to_the_end, 5),
     ],
 )
