@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from zkrebalancer.localcluster import jars
+from zkrebalancer.localcluster import commands, jars
 from zkrebalancer.localcluster.cached import make_once
 from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 from zkrebalancer.localcluster.java import find_java
@@ -139,7 +139,7 @@ def _compile(files: list[Path], class_path: str, java: str, folder: Path, name: 
     ]
     command += ["-d", str(folder), "-cp", class_path, *map(str, files)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_DEADLINE_S, check=False)
+        done = commands.run(command, COMPILE_DEADLINE_S)
     except subprocess.TimeoutExpired:
         raise LocalClusterError(f"{java} did not compile {name} within {COMPILE_DEADLINE_S:g} s") from None
     if "jdk.compiler not found" in done.stdout + done.stderr:

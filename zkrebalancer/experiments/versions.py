@@ -10,11 +10,12 @@ from pathlib import Path
 
 import confluent_kafka
 
-from zkrebalancer.localcluster import zookeeper
+from zkrebalancer.localcluster import commands, zookeeper
 from zkrebalancer.localcluster.cluster import LocalCluster
 from zkrebalancer.localcluster.errors import LocalClusterError
 from zkrebalancer.localcluster.ports import HOST
 
+GIT_DEADLINE_S = 30
 _ZOOKEEPER = re.compile(r"^Zookeeper version: ([\w.]+)", re.MULTILINE)
 _KAFKA_JAR = re.compile(r"\bkafka_2\.1[23]-([\w.]+)\.jar")
 
@@ -24,8 +25,10 @@ def own_versions() -> dict[str, str]:
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
     try:
-        commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):  # installed from a package, or no git
+        described = commands.run(command, GIT_DEADLINE_S)
+        described.check_returncode()
+        commit = described.stdout.strip()
+    except (OSError, subprocess.SubprocessError):  # installed from a package, or no git
         commit = ""
     return {
         "zkrebalancer": f"{version('zkrebalancer')} {commit}".strip(),

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from zkrebalancer.localcluster import commands
 from zkrebalancer.localcluster.errors import MissingToolError
 
 OLDEST_VERSION = 17
@@ -26,9 +27,8 @@ def find_java(environment: Mapping[str, str] = os.environ) -> str:
     """
     java = _locate(environment)
     try:
-        answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=True
-        )
+        answer = commands.run([java, "-version"], VERSION_TIMEOUT_S)
+        answer.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingToolError(f"{java} -version failed ({error}): {_INSTALL}") from None
     version = parse_version(answer.stderr + answer.stdout)

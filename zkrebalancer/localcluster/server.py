@@ -7,13 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from zkrebalancer.localcluster.errors import LocalClusterError, ServerStartError
+from zkrebalancer.localcluster.interrupts import interrupts_deferred
 from zkrebalancer.localcluster.ports import HOST, is_free
 from zkrebalancer.localcluster.processes import ProcessRecord, record
 from zkrebalancer.protocol import addresses
@@ -58,7 +57,7 @@ class Program:
         if self.is_running:
             raise LocalClusterError(f"{self.name} is running already (pid {self.pid})")
         self.has_failed = False
-        with self.log.open("ab") as log, _interrupts_deferred():
+        with self.log.open("ab") as log, interrupts_deferred():
             self._child = self._begin(log.fileno())
             self.process = record(self._child.pid)
             self._on_spawn()
@@ -204,24 +203,6 @@ class Server(Program):
             self._spawned().wait(deadline_s)
         except subprocess.TimeoutExpired:
             self.kill()
-
-
-@contextmanager
-def _interrupts_deferred() -> Iterator[None]:
-    """Defer Ctrl-C and SIGTERM: a process that is spawned but not recorded yet would never be killed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals never interrupt another thread
-        return
-    received: list[int] = []
-    deferred = (signal.SIGINT, signal.SIGTERM)
-    before = [(number, signal.signal(number, lambda number, _frame: received.append(number))) for number in deferred]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-    for late in received:
-        signal.raise_signal(late)
 
 
 def child_environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from zkrebalancer.localcluster import commands
 from zkrebalancer.localcluster.errors import LocalClusterError, MissingToolError
 
 CALLS = ("fsync", "fdatasync", "msync")
@@ -56,7 +57,7 @@ def _compile(library: Path, least_us: int) -> None:
     command = [program, "-O2", "-D_GNU_SOURCE", f"-DLEAST_US={least_us}L", "-shared", "-fPIC"]
     command += ["-o", str(library), str(_SOURCE)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_DEADLINE_S, check=False)
+        done = commands.run(command, COMPILE_DEADLINE_S)
     except subprocess.TimeoutExpired:
         raise LocalClusterError(f"{program} did not compile {_SOURCE.name} within {COMPILE_DEADLINE_S:g} s") from None
     if done.returncode != 0:
