@@ -36,7 +36,9 @@ class Usage:
         self._poller: Callable[[], object] = lambda: None  # a reference to who polled last
         self._raised: tuple[object, ...] = ()  # the exceptions of then: kept, as a later one may get the same address
         self.loops: list[None] = []  # over the records of that poll that have not come to their end
-        self.is_iterated = False  # an iterator returned the last records, and was not asked for more
+        # An iterator returned the last records, and was not asked for more. Set without a call: an interrupt in it
+        # would lose them.
+        self.is_iterated = False
         self._is_handled = False  # the last records were for handlers
         self._engine: Engine | None = None
         self.is_closed = False
@@ -72,9 +74,9 @@ class Usage:
 
     @property
     def _has_raised(self) -> bool:
-        """Whether an exception has come since that poll: this thread handles it, as a `finally` does, or nobody did.
+        """Whether an exception was raised after that poll, and this thread handles it, or it was uncaught.
 
-        The latter precedes what `atexit` calls, and the next input of a notebook.
+        Functions of `atexit` and the next input of a notebook run after an uncaught exception.
         """
         now = sys.exc_info()[1], getattr(sys, "last_value", None)
         return any(one is not None and all(one is not known for known in self._raised) for one in now)

@@ -169,10 +169,13 @@ EARLIER_SUMMARY = [
     Row("it returns: settled, ms", SETTLED, EARLIER, "crash", change=RETURN),
     *(replace(row, file=EARLIER) for row in AT_REST),
 ]
-DIFFERENCES = [
+IN_JOINS = [
     scale_out("settled, ms", SETTLED),
     scale_out("first record, ms", FIRST),
     scale_out("partitions without an owner, s", "unowned_partition_s", digits=1),
+]
+DIFFERENCES = [
+    *IN_JOINS,
     *(again(f"{title}{LATER}", measure, digits=digits) for title, measure, digits in DELAYS),
     *AT_REST,
 ]
@@ -214,12 +217,10 @@ STEADILY_AGAIN = [
     *(replace(row, file=DELAYED) for row in STEADILY),
 ]
 DIFFERENCES_AGAIN = [
-    replace(row, title=f"{change}: {row.title.removesuffix(LATER)}", file=DELAYED, scenario=scenario)
-    for change, scenario, rows in (
-        ("joins", "scale-out", DIFFERENCES),
-        ("at rest", "steady", [row for row in STEADILY_AGAIN if row.measure != BROKER.measure]),
-    )
-    for row in rows
+    *(replace(row, title=f"joins: {row.title}", file=DELAYED) for row in IN_JOINS),
+    *(again(f"joins: {title}", measure, digits=digits) for title, measure, digits in DELAYS),
+    *(replace(row, title=f"joins: {row.title}", file=DELAYED) for row in AT_REST),
+    *(replace(row, title=f"at rest: {row.title}") for row in STEADILY_AGAIN if row.measure != BROKER.measure),
 ]
 
 Changes = list[Callable[..., Row]]

@@ -80,14 +80,17 @@ class ClockNames:
     @property
     def depend_on_walls(self) -> bool:
         """Whether boots of a host are told apart by the wall clock only, so that later events may name others anew."""
-        return any(len(self._unnamed(host)) > (len(self._boots.get(host, ())) != 1) for host in self._walls)
+        return any(len(self._unnamed(host)) > self._least_unnamed(host) for host in self._walls)
 
     @property
     def count(self) -> int:
         """How many clocks there are."""
         boots = set[str]().union(*self._boots.values())
-        apart = (len(self._unnamed(host)) or len(self._boots.get(host, ())) != 1 for host in self._walls)
-        return len(boots) + sum(apart)
+        return len(boots) + sum(max(len(self._unnamed(host)), self._least_unnamed(host)) for host in self._walls)
+
+    def _least_unnamed(self, host: str) -> int:
+        """Return how many clocks events without `boot` have at least: none of their own if one boot is named."""
+        return 0 if len(self._boots.get(host, ())) == 1 else 1
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What a region knows about its partitions in a sink, and what a claim makes of what the sink has."""
+"""Progress of a region's partitions in a sink, and claims of partitions that the sink already has."""
 
 from __future__ import annotations
 

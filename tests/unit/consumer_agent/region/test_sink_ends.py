@@ -143,7 +143,7 @@ def test_postgresql_that_cannot_roll_back_is_closed_with_a_warning(caplog: pytes
 
 
 def test_no_call_begins_after_an_error() -> None:
-    """In `CallsAtOnce._work`, go on: claims of partitions are made whose answer nobody sees."""
+    """Further calls would claim partitions, and their answers would be dropped."""
     begun, all_have_begun = list[int](), Barrier(MAX_AT_ONCE)
 
     def fail() -> None:

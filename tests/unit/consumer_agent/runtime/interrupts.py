@@ -27,6 +27,7 @@ from consumer_agent.membership.events import (
     CloseRequested,
     CommitRequested,
     Event,
+    Revoked,
     StoredRequested,
 )
 from consumer_agent.runtime.engine import Engine
@@ -310,3 +311,16 @@ def interrupted_at_each_point(
             assert at > 20
             return
     raise AssertionError("it has no end")
+
+
+class RevokingSetting(Setting):
+    """As `Setting`, but `close` first gives up the partition: it waits for `on_revoke`."""
+
+    def _machine(self, event: Event) -> None:
+        if isinstance(event, CloseRequested):
+            self.shared.stop([PARTITION])
+            self.shared.tell(Tell.REVOKE, [PARTITION], 7)
+        elif isinstance(event, Revoked):
+            self.shared.become_closed()
+        else:
+            super()._machine(event)

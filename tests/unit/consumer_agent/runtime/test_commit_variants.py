@@ -11,12 +11,12 @@ import pytest
 
 from consumer_agent import Batch, Consumer
 from consumer_agent.errors import CommitFailedError, ConsumerError, ConsumerStateError, TooManyCommitsError
-from consumer_agent.membership.events import CloseRequested, CommitRequested, Event, Revoked
+from consumer_agent.membership.events import CommitRequested, Event, Revoked
 from consumer_agent.runtime import shared_state
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.runtime.record_buffer import BufferSettings, Finished, RecordBuffer
 from consumer_agent.runtime.shared_state import MAX_ANNOUNCED_COMMITS, SharedState
-from tests.unit.consumer_agent.runtime.interrupts import PARTITION, Setting
+from tests.unit.consumer_agent.runtime.interrupts import PARTITION, RevokingSetting, Setting
 from zkrebalancer.protocol.fields import TopicPartition
 
 T0: TopicPartition = ("t", 0)
@@ -234,7 +234,7 @@ def test_a_commit_within_a_batch_gives_up_nothing_of_it() -> None:
     assert Revoked(7) in setting.sent
 
 
-class LeavingSetting(Setting):
+class LeavingSetting(RevokingSetting):
     """A consumer that commits nothing by itself, and whose callbacks commit all; `on_revoke` runs when it leaves."""
 
     def __init__(self) -> None:
@@ -246,15 +246,6 @@ class LeavingSetting(Setting):
 
     def made(self, **settings: Any) -> Consumer:
         return Consumer(**settings, enable_auto_commit=False)
-
-    def _machine(self, event: Event) -> None:
-        if isinstance(event, CloseRequested):
-            self.shared.stop([PARTITION])
-            self.shared.tell(Tell.REVOKE, [PARTITION], 7)
-        elif isinstance(event, Revoked):
-            self.shared.become_closed()
-        else:
-            super()._machine(event)
 
 
 def close_in_the_end(setting: Setting, *, is_interrupted: bool = True) -> None:

@@ -22,7 +22,6 @@ import pytest
 
 from consumer_agent import Consumer
 from consumer_agent.config import ConsumerConfig
-from consumer_agent.membership.events import CloseRequested, Event, Revoked
 from consumer_agent.runtime.notices import Tell
 from consumer_agent.sidecar import sidecar as module
 from consumer_agent.sidecar.dead_letters import DeadLetters, LetterFile, LetterTopic
@@ -34,7 +33,7 @@ from tests.unit.consumer_agent.runtime.interrupts import (
     PARTITION,
     Interrupt,
     Interrupted,
-    Setting,
+    RevokingSetting,
     Signal,
     uninterrupted,
 )
@@ -48,7 +47,7 @@ s/^.*"revoke"/{{"revoked"/
 """
 
 
-class SidecarSetting(Setting):
+class SidecarSetting(RevokingSetting):
     """A sidecar that ends by itself when all records are finished; its child answers each record at once."""
 
     def __init__(self, folder: Path) -> None:
@@ -91,15 +90,6 @@ class SidecarSetting(Setting):
         assert self.polls < 10_000, "it goes on for ever"
         self.fetcher_round()
         self.count += self.finished == {PARTITION: COUNT} and not self.count
-
-    def _machine(self, event: Event) -> None:
-        if isinstance(event, CloseRequested):
-            self.shared.stop([PARTITION])
-            self.shared.tell(Tell.REVOKE, [PARTITION], 7)
-        elif isinstance(event, Revoked):
-            self.shared.become_closed()
-        else:
-            super()._machine(event)
 
     def run(self) -> None:
         self.sidecar.run({})
